@@ -1,0 +1,44 @@
+package fleet
+
+import (
+	"maps"
+	"time"
+)
+
+// Facts is a fleet that is being put together by observers, one after the other,
+// on one goroutine. Make it with [NewFacts].
+type Facts struct {
+	Nodes   map[string]Node
+	Pods    map[string]Pod
+	Jobs    map[JobRef]Job
+	Sources map[string]time.Time
+}
+
+// NewFacts returns facts about nothing.
+func NewFacts() *Facts {
+	return &Facts{Nodes: map[string]Node{}, Pods: map[string]Pod{}, Jobs: map[JobRef]Job{}, Sources: map[string]time.Time{}}
+}
+
+// Snapshot freezes the facts at now. What has changed since prev, the snapshot
+// before it, gets its Since from now; what has not keeps the earlier one. Facts must
+// not be used afterwards.
+func (f *Facts) Snapshot(now time.Time, prev Snapshot) Snapshot {
+	for name, n := range f.Nodes {
+		n.AllocatableSince = now
+		if old, ok := prev.Nodes[name]; ok && old.UID == n.UID && old.Allocatable.GPUs == n.Allocatable.GPUs {
+			n.AllocatableSince = old.AllocatableSince
+		}
+		f.Nodes[name] = n
+	}
+	for uid, p := range f.Pods {
+		// A pod belongs to the boot in which it was first seen: what outlives a reboot
+		// in the API does not outlive it on the machine.
+		if old, ok := prev.Pods[uid]; ok && old.BootID != "" {
+			p.BootID = old.BootID
+		} else if n, ok := f.Nodes[p.Node]; ok && p.BootID == "" {
+			p.BootID = n.BootID
+		}
+		f.Pods[uid] = p
+	}
+	return Snapshot{At: now, Nodes: f.Nodes, Pods: f.Pods, Jobs: f.Jobs, Sources: maps.Clone(f.Sources)}
+}

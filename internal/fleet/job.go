@@ -1,0 +1,92 @@
+package fleet
+
+import (
+	"cmp"
+	"time"
+)
+
+// A JobRef names a training job of any framework.
+type JobRef struct {
+	Kind      string `json:"kind,omitempty"` // framework and kind, such as "Job.batch"
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
+}
+
+// String returns namespace/name, which is how people call a job.
+func (r JobRef) String() string { return r.Namespace + "/" + r.Name }
+
+// Compare orders jobs by namespace, name and kind.
+func (r JobRef) Compare(o JobRef) int {
+	return cmp.Or(cmp.Compare(r.Namespace, o.Namespace), cmp.Compare(r.Name, o.Name), cmp.Compare(r.Kind, o.Kind))
+}
+
+// A JobPhase says where a job is in its life.
+type JobPhase string
+
+// The phases of a job. The zero value is a phase that is not known.
+const (
+	JobPending   JobPhase = "pending"   // wants to run and has not all of its pods
+	JobRunning   JobPhase = "running"   // its gang is whole
+	JobSuspended JobPhase = "suspended" // told not to run, by us or somebody else
+	JobSucceeded JobPhase = "succeeded"
+	JobFailed    JobPhase = "failed"
+)
+
+// Ended reports whether the job will not run again.
+func (p JobPhase) Ended() bool { return p == JobSucceeded || p == JobFailed }
+
+// A Job is one training job, gang and all.
+type Job struct {
+	Ref     JobRef
+	UID     string
+	Version Version
+	Queue   string
+	Team    string
+	Workers int       // pods of the whole gang
+	Each    Resources // demand of one worker
+	Phase   JobPhase
+	// Suspended is what the job's object asks for; Phase follows later.
+	Suspended bool
+	Started   time.Time // of this attempt; zero when it does not run
+	Attempt   int       // how often Stoker has started it anew
+
+	Checkpoint Checkpoint // newest complete one; zero when none is known
+	// CheckpointAsked and CheckpointAnswered are the keys of the newest request and answer.
+	CheckpointAsked    string
+	CheckpointAnswered string
+
+	// StoppedBy and StartedBy are the keys of our newest orders that took effect.
+	StoppedBy string
+	StartedBy string
+	// Resume is what the next start resumes from, as the pods see it.
+	Resume string
+	Avoid  []string // nodes that its pods may not land on
+	OptOut string   // why a person keeps Stoker away; empty: nobody does
+	Seen   time.Time
+}
+
+// GPUs is what the whole gang holds when it runs.
+func (j Job) GPUs() int { return j.Workers * j.Each.GPUs }
+
+// Unsaved is the work that would be lost if the job ended at now: the time since
+// its newest complete checkpoint, or since its start. Zero when it does not run.
+func (j Job) Unsaved(now time.Time) time.Duration {
+	if j.Started.IsZero() {
+		return 0
+	}
+	since := j.Started
+	if j.Checkpoint.At.After(since) {
+		since = j.Checkpoint.At
+	}
+	return max(0, now.Sub(since))
+}
+
+// A Checkpoint is a complete saved state of a job.
+type Checkpoint struct {
+	Step int64     `json:"step,omitempty"` // training iterations done
+	URI  string    `json:"uri,omitempty"`  // where it lies; empty when the job finds it by itself
+	At   time.Time `json:"at,omitzero"`    // when it was complete
+}
+
+// Known reports whether there is one.
+func (c Checkpoint) Known() bool { return c != Checkpoint{} }
