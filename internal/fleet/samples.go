@@ -5,11 +5,30 @@ import "time"
 // Samples is what one collection of one telemetry source brought. A source fills it;
 // the collector shows it and forgets nothing of Events.
 type Samples struct {
+	// At is when the collection began. The collector sets it, so that a source needs
+	// no clock of its own; it is the time of what the source cannot date itself.
+	At     time.Time
 	GPUs   []SampledGPU
 	Values []Sample
 	Events []XIDEvent
 	BootID string // of the node; empty where the source cannot tell
+	// Fields says what the fields of Values are, in the order in which they are to be
+	// shown. Those that are missing here follow by name, without type and help.
+	Fields []Field
+	// Dropped counts what the source was shown and could not use: lines that can't be
+	// read, entries over a limit.
+	Dropped int
 }
+
+// A Field is what is known of one field for all GPUs.
+type Field struct {
+	Name string // DCGM's name, such as DCGM_FI_DEV_GPU_TEMP
+	Type string // counter, gauge or untyped; empty where the source cannot tell
+	Help string
+}
+
+// NoGPU is the place of a [Sample] that belongs to no GPU, such as one of an NVSwitch.
+const NoGPU = -1
 
 // A SampledGPU identifies one GPU or MIG instance of the node. A GPU that is lost
 // stays in the list with Up False and the identity that it had.
@@ -28,10 +47,10 @@ type SampledGPU struct {
 // A Sample is one field of one GPU at one time.
 type Sample struct {
 	Field  string // DCGM's name, such as DCGM_FI_DEV_GPU_TEMP
-	GPU    int    // place in Samples.GPUs
+	GPU    int    // place in Samples.GPUs, or NoGPU
 	Value  float64
 	Labels []Label   // beside those of the GPU, such as the pod that held it
-	At     time.Time // when it was measured
+	At     time.Time // when it was measured; zero: when the collection began
 }
 
 // A Label is one name and value.
@@ -41,6 +60,6 @@ type Label struct{ Name, Value string }
 type XIDEvent struct {
 	GPU    int // place in Samples.GPUs
 	XID    int
-	At     time.Time // when it happened, not when it was read
+	At     time.Time // when it happened, not when it was read; zero where the source cannot tell
 	Source string
 }
