@@ -9,10 +9,18 @@ package loop
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
 	"time"
 
 	"stoker.dev/stoker/internal/fleet"
 	"stoker.dev/stoker/internal/remedy"
+	"stoker.dev/stoker/rules"
+	"stoker.dev/stoker/scheduler"
 )
 
 // A Store keeps incidents. Writes are durable when they return.
@@ -49,4 +57,152 @@ type Actuator interface {
 	// Admit asks every gate about the orders of one step. It is pure: incidents are all
 	// open ones, with what this tick has already reserved. All must pass.
 	Admit(now time.Time, f fleet.Snapshot, incidents []remedy.Incident, in remedy.Incident, orders []remedy.Order) []remedy.GateResult
+}
+
+// Config is what may change while the loop runs.
+type Config struct {
+	Playbooks rules.Playbooks
+	Scheduler scheduler.Config
+}
+
+// Options bound the loop. The zero value is for the service; the simulated fleet sets
+// Parallel to 1, so that the order of effects is the same in every run.
+type Options struct {
+	Parallel     int           // incidents acted on at once; 16 when zero
+	MaxOpen      int           // open incidents; evidence for more is refused; 5,000 when zero
+	MaxClosed    int           // closed incidents kept; 1,000 when zero
+	ClosedFor    time.Duration // for which closed incidents are kept; 7 days when zero
+	JournalLines int           // entries kept; 2,000 when zero
+	Tell         func(Entry)   // told of each entry; must not call the loop; may be nil
+}
+
+// ErrPressure says that evidence was not taken in because too much is waiting. The
+// sender must send it again.
+var ErrPressure = errors.New("too many open incidents")
+
+// Loop is the walker. Its methods may be called by any goroutine.
+type Loop struct {
+	log       *slog.Logger
+	store     Store
+	world     World
+	witnesses []Witness
+	actuator  Actuator
+	opts      Options
+	metrics   *metrics
+
+	mu        sync.Mutex // held through a tick and an ingest: there is one writer
+	cfg       Config
+	loaded    bool
+	incidents map[string]remedy.Incident
+	memory    scheduler.Memory
+	noted     map[string]time.Time // evidence noted lately, so that it is told once
+
+	viewMu  sync.Mutex
+	view    fleet.Snapshot
+	shown   map[string]remedy.Incident
+	journal journal
+}
+
+// New returns a loop that has read nothing yet.
+func New(log *slog.Logger, reg registerer, store Store, world World, witnesses []Witness, act Actuator, cfg Config, opts Options) *Loop {
+	if opts.Parallel == 0 {
+		opts.Parallel = 16
+	}
+	if opts.MaxOpen == 0 {
+		opts.MaxOpen = 5000
+	}
+	if opts.MaxClosed == 0 {
+		opts.MaxClosed = 1000
+	}
+	if opts.ClosedFor == 0 {
+		opts.ClosedFor = 7 * 24 * time.Hour
+	}
+	if opts.JournalLines == 0 {
+		opts.JournalLines = 2000
+	}
+	return &Loop{
+		log: log, store: store, world: world, witnesses: witnesses, actuator: act, opts: opts, cfg: cfg,
+		incidents: map[string]remedy.Incident{}, noted: map[string]time.Time{}, metrics: newMetrics(reg),
+		journal: journal{most: opts.JournalLines, tell: opts.Tell},
+	}
+}
+
+// Configure puts another configuration in force from the next tick on. Incidents that
+// are open keep the ladder that they were opened with.
+func (l *Loop) Configure(cfg Config) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cfg = cfg
+}
+
+// Forget drops everything that was read, so that the next tick or ingest reads the
+// store anew: a new leader must not trust what it remembers.
+func (l *Loop) Forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.loaded = false
+	l.incidents = map[string]remedy.Incident{}
+	l.noted = map[string]time.Time{}
+}
+
+// Incidents returns the incidents as they last were, oldest first. The caller may
+// not change what they point to.
+func (l *Loop) Incidents() []remedy.Incident {
+	l.viewMu.Lock()
+	defer l.viewMu.Unlock()
+	return slices.SortedFunc(maps.Values(l.shown), remedy.CompareIncidents)
+}
+
+// Fleet returns the snapshot of the last tick; its zero value before the first.
+func (l *Loop) Fleet() fleet.Snapshot {
+	l.viewMu.Lock()
+	defer l.viewMu.Unlock()
+	return l.view
+}
+
+// Journal returns the newest entries, oldest first.
+func (l *Loop) Journal() []Entry { return l.journal.entries() }
+
+func (l *Loop) publish(f *fleet.Snapshot) {
+	l.viewMu.Lock()
+	defer l.viewMu.Unlock()
+	l.shown = maps.Clone(l.incidents)
+	if f != nil {
+		l.view = *f
+	}
+}
+
+func (l *Loop) load(ctx context.Context) error {
+	if l.loaded {
+		return nil
+	}
+	list, err := l.store.List(ctx)
+	if err != nil {
+		return fmt.Errorf("read incidents: %w", err)
+	}
+	l.incidents = make(map[string]remedy.Incident, len(list))
+	for _, in := range list {
+		l.incidents[in.Name] = in
+	}
+	l.loaded = true
+	return nil
+}
+
+// list returns all incidents in the order in which they are served.
+func (l *Loop) list() []remedy.Incident {
+	return slices.SortedFunc(maps.Values(l.incidents), remedy.CompareIncidents)
+}
+
+// save creates or updates one incident and keeps what was stored. On a conflict, what
+// the store has is read before the next tick.
+func (l *Loop) save(ctx context.Context, in remedy.Incident) (remedy.Incident, error) {
+	write := l.store.Update
+	if in.Version == "" {
+		write = l.store.Create
+	}
+	stored, err := write(ctx, in)
+	if err != nil {
+		return in, fmt.Errorf("store incident %s: %w", in.Name, err)
+	}
+	return stored, nil
 }

@@ -1,0 +1,101 @@
+package loop
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	"stoker.dev/stoker/internal/remedy"
+)
+
+// material reports whether next says something that must be durable. What an order
+// was answered, how often it was tried and the numbers in a gate's reason are not:
+// after a restart they come out the same by looking.
+func material(was, next remedy.Incident) bool {
+	return next.Version == "" || !reflect.DeepEqual(lasting(was), lasting(next))
+}
+
+// lasting returns the incident without what may be forgotten.
+func lasting(in remedy.Incident) remedy.Incident {
+	in = in.Clone()
+	for i := range in.Waiting {
+		in.Waiting[i].Reason = ""
+	}
+	if cur := in.Current(); cur != nil {
+		for i := range cur.Orders {
+			cur.Orders[i].Receipt, cur.Orders[i].Tries, cur.Orders[i].NotTill = nil, 0, time.Time{}
+		}
+	}
+	return in
+}
+
+func (l *Loop) tell(now time.Time, e Entry) {
+	e.At = now
+	l.journal.add(e)
+}
+
+// tellChange writes what happened between two states of an incident into the journal.
+func (l *Loop) tellChange(now time.Time, was, next remedy.Incident) {
+	entry := Entry{Incident: next.Name, Subject: next.Subject.String()}
+	for i, s := range next.Steps {
+		old := remedy.StepRecord{}
+		if i < len(was.Steps) {
+			old = was.Steps[i]
+		}
+		e := entry
+		e.Step, e.Target = s.Action, targets(s)
+		switch {
+		case i >= len(was.Steps) && s.Skipped:
+			e.Kind, e.Text = EntrySkipped, s.Note
+		case i >= len(was.Steps) && s.Running():
+			e.Kind, e.Text = EntryStarted, fmt.Sprintf("at most until %s", s.Deadline.UTC().Format(time.TimeOnly))
+			l.metrics.steps.WithLabelValues(s.Action, "started").Inc()
+		case old.Ending != s.Ending:
+			e.Kind, e.Text = EntryEnded, ended(s)
+			l.metrics.steps.WithLabelValues(s.Action, string(s.Ending)).Inc()
+		default:
+			continue
+		}
+		l.tell(now, e)
+	}
+	if len(next.Waiting) > 0 && len(was.Waiting) != len(next.Waiting) {
+		var why []string
+		for _, g := range next.Waiting {
+			why = append(why, g.Gate+": "+g.Reason)
+		}
+		e := entry
+		e.Kind, e.Step, e.Text = EntryWaiting, next.StepName(), strings.Join(why, "; ")
+		l.tell(now, e)
+	}
+	if was.Phase != next.Phase {
+		e := entry
+		e.Text = next.Reason
+		switch next.Phase {
+		case remedy.PhaseResolved, remedy.PhaseCancelled:
+			e.Kind = EntryClosed
+			l.metrics.closed.WithLabelValues(string(next.Class), string(next.Phase)).Inc()
+		case remedy.PhaseHeld, remedy.PhaseCancelling:
+			e.Kind = EntryHeld
+		case remedy.PhaseOpen, remedy.PhaseActing:
+			return
+		}
+		l.tell(now, e)
+	}
+}
+
+func targets(s remedy.StepRecord) string {
+	var out []string
+	for _, o := range s.Orders {
+		out = append(out, o.Order.Target.String())
+	}
+	return strings.Join(out, ", ")
+}
+
+func ended(s remedy.StepRecord) string {
+	text := string(s.Ending)
+	if s.Note != "" {
+		text += ": " + s.Note
+	}
+	return fmt.Sprintf("%s after %s", text, s.Ended.Sub(s.Reserved).Round(time.Second))
+}

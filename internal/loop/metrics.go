@@ -1,0 +1,64 @@
+package loop
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"stoker.dev/stoker/internal/remedy"
+)
+
+type registerer = prometheus.Registerer
+
+type metrics struct {
+	opened, closed, noted *prometheus.CounterVec
+	steps                 *prometheus.CounterVec
+	refused               prometheus.Counter
+	open                  *prometheus.GaugeVec
+	last                  prometheus.Gauge
+	lost                  prometheus.Gauge
+}
+
+func newMetrics(reg registerer) *metrics {
+	m := &metrics{
+		opened: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "stoker_incidents_opened_total", Help: "Incidents that were opened, by class.",
+		}, []string{"class"}),
+		closed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "stoker_incidents_closed_total", Help: "Incidents that were closed, by class and phase.",
+		}, []string{"class", "phase"}),
+		noted: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "stoker_evidence_noted_total", Help: "Evidence that changed no incident, by class.",
+		}, []string{"class"}),
+		steps: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "stoker_incident_steps_total", Help: "Steps of ladders, by action and how they ended; started counts each once.",
+		}, []string{"action", "ending"}),
+		refused: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "stoker_evidence_refused_total", Help: "Times that evidence was not taken in since too many incidents are open.",
+		}),
+		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "stoker_incidents_open", Help: "Open incidents, by class and phase.",
+		}, []string{"class", "phase"}),
+		last: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "stoker_loop_last_tick_timestamp_seconds", Help: "When the loop last went round, in unix seconds of the loop's clock.",
+		}),
+		lost: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "stoker_incidents_lost_gpu_hours", Help: "Work lost on behalf of the incidents that are kept, in GPU-hours.",
+		}),
+	}
+	reg.MustRegister(m.opened, m.closed, m.noted, m.steps, m.refused, m.open, m.last, m.lost)
+	return m
+}
+
+func (m *metrics) observe(now time.Time, incidents map[string]remedy.Incident) {
+	m.open.Reset()
+	lost := 0.0
+	for _, in := range incidents {
+		lost += in.Lost()
+		if !in.Phase.Closed() {
+			m.open.WithLabelValues(string(in.Class), string(in.Phase)).Inc()
+		}
+	}
+	m.lost.Set(lost)
+	m.last.Set(float64(now.UnixMilli()) / 1000)
+}

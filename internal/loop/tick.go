@@ -1,0 +1,231 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"stoker.dev/stoker/internal/fleet"
+	"stoker.dev/stoker/internal/remedy"
+	"stoker.dev/stoker/rules"
+	"stoker.dev/stoker/scheduler"
+)
+
+// Tick goes once around the loop at now. An error says what could not be done; the
+// next tick tries again, and nothing is lost by it.
+func (l *Loop) Tick(ctx context.Context, now time.Time) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.load(ctx); err != nil {
+		return l.trouble(now, err)
+	}
+	f, err := l.world.Snapshot(ctx, now)
+	if err != nil {
+		return l.trouble(now, fmt.Errorf("observe the fleet: %w", err))
+	}
+	var errs []error
+	for _, w := range l.witnesses {
+		ev, err := w.Evidence(ctx, now)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("collect evidence: %w", err))
+		}
+		if err := l.ingest(ctx, now, f, ev); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if !l.loaded { // the store and we disagree; nothing is decided on half a truth
+		return l.trouble(now, errors.Join(errs...))
+	}
+	errs = append(errs, l.work(ctx, now, f))
+	// The planner's orders have their own way through the gates; it gives none yet.
+	_, l.memory = scheduler.Plan(now, f, l.memory, l.cfg.Scheduler)
+	errs = append(errs, l.sweep(ctx, now))
+	l.publish(&f)
+	l.metrics.observe(now, l.incidents)
+	return l.trouble(now, errors.Join(errs...))
+}
+
+func (l *Loop) trouble(now time.Time, err error) error {
+	if err != nil {
+		l.tell(now, Entry{Kind: EntryTrouble, Text: err.Error()})
+	}
+	return err
+}
+
+// A task is one incident as it was, as it becomes, and what must be started.
+type task struct {
+	was, next remedy.Incident
+	start     []int // places in the orders of the newest step
+	reread    bool  // somebody else has written the incident
+	err       error
+}
+
+// work advances every open incident. Deciding is one after the other, so that each
+// gate sees what the one before has taken; storing and starting go side by side.
+func (l *Loop) work(ctx context.Context, now time.Time, f fleet.Snapshot) error {
+	all := l.list()
+	open := slices.DeleteFunc(all, func(in remedy.Incident) bool { return in.Phase.Closed() })
+	tasks := make([]task, 0, len(open))
+	for i, was := range open {
+		next, start := l.decide(now, f, open, was)
+		open[i] = next
+		if len(start) > 0 || material(was, next) {
+			tasks = append(tasks, task{was: was, next: next, start: start})
+			continue
+		}
+		l.incidents[next.Name] = next
+	}
+	var g errgroup.Group
+	g.SetLimit(l.opts.Parallel)
+	for i := range tasks {
+		g.Go(func() error { l.carry(ctx, now, &tasks[i]); return nil })
+	}
+	_ = g.Wait() // errors are in the tasks, so that one does not hide another
+	var errs []error
+	for _, t := range tasks {
+		if t.err != nil {
+			errs = append(errs, t.err)
+		}
+		l.incidents[t.next.Name] = t.next
+		l.loaded = l.loaded && !t.reread
+	}
+	return errors.Join(errs...)
+}
+
+// decide says what becomes of an incident, and which orders of its current step are
+// to be started. It changes nothing outside.
+func (l *Loop) decide(now time.Time, f fleet.Snapshot, open []remedy.Incident, was remedy.Incident) (remedy.Incident, []int) {
+	in := was.Clone()
+	if cur := in.Current(); cur != nil {
+		for i := range cur.Orders {
+			l.check(now, f, &in, &cur.Orders[i])
+		}
+	}
+	in, orders := rules.Advance(now, f, in, nil, l.cfg.Playbooks)
+	if len(orders) > 0 {
+		results := l.actuator.Admit(now, f, open, in, orders)
+		if slices.ContainsFunc(results, func(r remedy.GateResult) bool { return !r.Pass }) {
+			in.Waiting = slices.DeleteFunc(slices.Clone(results), func(r remedy.GateResult) bool { return r.Pass })
+			return in, nil
+		}
+		in = rules.Reserve(now, f, in, orders, results)
+	}
+	var start []int
+	if cur := in.Current(); cur != nil {
+		for i, o := range cur.Orders {
+			if o.Outcome == nil && o.Receipt == nil && !now.Before(o.NotTill) {
+				start = append(start, i)
+			}
+		}
+	}
+	return in, start
+}
+
+// check asks whether an order has ended.
+func (l *Loop) check(now time.Time, f fleet.Snapshot, in *remedy.Incident, o *remedy.OrderRecord) {
+	if o.Outcome != nil || o.Receipt == nil {
+		if o.Outcome == nil && now.After(o.Order.Deadline) && o.Tries > 0 {
+			o.Outcome = &remedy.Outcome{Ending: remedy.Late, Note: fmt.Sprintf("not done within its time, after %d tries", o.Tries)}
+		}
+		return
+	}
+	out, ended := l.actuator.Check(now, f, o.Order, *o.Receipt)
+	if ended {
+		l.settle(now, in.Name, o, out)
+	}
+}
+
+// settle records how an order ended, or when it is tried again.
+func (l *Loop) settle(now time.Time, incident string, o *remedy.OrderRecord, out remedy.Outcome) {
+	if !out.Ending.Retry() {
+		o.Outcome = &out
+		return
+	}
+	if !now.Before(o.Order.Deadline) {
+		o.Outcome = &remedy.Outcome{Ending: remedy.Late, Note: out.Note}
+		return
+	}
+	o.Tries++
+	o.Receipt = nil
+	o.NotTill = now.Add(backoff(o.Tries))
+	if o.Tries == 1 || o.Tries%10 == 0 {
+		l.tell(now, Entry{Kind: EntryRetry, Incident: incident, Step: o.Order.Action, Target: o.Order.Target.String(), Text: out.Note})
+	}
+}
+
+// backoff is the pause before the n-th repetition: 1, 2, 4 … 60 s. It is the only
+// layer that repeats.
+func backoff(n int) time.Duration {
+	return min(time.Minute, time.Second<<min(n-1, 6))
+}
+
+// carry stores the incident and, when that is done, starts what is to be started.
+func (l *Loop) carry(ctx context.Context, now time.Time, t *task) {
+	if material(t.was, t.next) {
+		stored, err := l.save(ctx, t.next)
+		if err != nil {
+			// Not stored, so not done. What we had is still the truth, unless
+			// somebody else has written: then it is read before the next decision.
+			t.next = t.was
+			if f, ok := errors.AsType[*remedy.Failure](err); ok && (f.Ending == remedy.Conflict || f.Ending == remedy.Gone) {
+				t.reread = true
+			}
+			t.err = err
+			return
+		}
+		t.next = stored
+		l.tellChange(now, t.was, t.next)
+	}
+	cur := t.next.Current()
+	if cur == nil || len(t.start) == 0 {
+		return
+	}
+	t.next = t.next.Clone() // what was stored may be shared with readers
+	cur = t.next.Current()
+	for _, i := range t.start {
+		o := &cur.Orders[i]
+		receipt, err := l.actuator.Start(ctx, o.Order)
+		if err == nil {
+			receipt.At = now
+			o.Receipt = &receipt
+			l.log.LogAttrs(ctx, slog.LevelInfo, "order started", slog.Any("order", o.Order), slog.Bool("found", receipt.Found), slog.String("note", receipt.Note))
+			continue
+		}
+		out := remedy.Outcome{Ending: remedy.Unclear, Note: err.Error()}
+		if f, ok := errors.AsType[*remedy.Failure](err); ok {
+			out.Ending = f.Ending
+		}
+		l.log.LogAttrs(ctx, slog.LevelWarn, "order not started", slog.Any("order", o.Order), slog.String("ending", string(out.Ending)), slog.Any("err", err))
+		l.settle(now, t.next.Name, o, out)
+	}
+}
+
+// sweep removes closed incidents that are too old or too many.
+func (l *Loop) sweep(ctx context.Context, now time.Time) error {
+	var closed []remedy.Incident
+	for _, in := range l.list() {
+		if in.Phase.Closed() {
+			closed = append(closed, in)
+		}
+	}
+	slices.SortFunc(closed, func(a, b remedy.Incident) int { return a.Closed.Compare(b.Closed) })
+	var errs []error
+	for i, in := range closed {
+		if len(closed)-i <= l.opts.MaxClosed && now.Sub(in.Closed) < l.opts.ClosedFor {
+			break
+		}
+		if err := l.store.Delete(ctx, in); err != nil {
+			if f, ok := errors.AsType[*remedy.Failure](err); !ok || f.Ending != remedy.Gone {
+				errs = append(errs, fmt.Errorf("delete incident %s: %w", in.Name, err))
+				continue
+			}
+		}
+		delete(l.incidents, in.Name)
+	}
+	return errors.Join(errs...)
+}
