@@ -1,0 +1,53 @@
+# Stoker's targets. `make demo` shows the loop, `make test` proves it.
+# GROUP chooses an end-to-end group; without it all are run.
+GROUP  ?=
+DEMO   ?= --seed 1
+GOTEST ?= go test
+TOOLS  := go tool -modfile=internal/tools/go.mod
+
+.PHONY: demo build test unit e2e e2e-programs lint fmt generate bench vuln ci clean
+
+demo: ## eight simulated nodes, three faults, about two minutes
+	@go build -o bin/stoker ./cmd/stoker
+	@bin/stoker demo $(DEMO)
+
+build: ## both programs into bin/
+	CGO_ENABLED=0 go build -trimpath -o bin/stoker ./cmd/stoker
+	go build -trimpath -o bin/stoker-collector ./cmd/stoker-collector
+
+test: unit e2e ## everything that needs Go and gcc only
+
+unit: ## all packages, with the race detector
+	$(GOTEST) -race ./...
+
+# The control plane is built from Go modules, once; Go's cache and the programs'
+# folder keep it.
+e2e-programs: ## the real control plane: etcd, Kubernetes, kwok, Alertmanager
+	cd internal/e2e && go run ./cmd/programs
+
+e2e: e2e-programs ## against the real control plane on loopback; GROUP=spine for one group
+	cd internal/e2e && $(GOTEST) -count=1 -timeout 40m $(if $(GROUP),./$(GROUP)/...,./...)
+
+lint: ## formatting, vet, linters, rule files
+	$(TOOLS) golangci-lint run ./...
+	cd internal/e2e && go tool -modfile=../tools/go.mod golangci-lint run ./...
+	go vet ./...
+	$(TOOLS) promtool check rules --lint=all rules/alerts/*.rules.yaml
+
+fmt:
+	$(TOOLS) golangci-lint fmt ./...
+
+generate: ## everything that is generated and committed
+	go generate ./...
+
+bench:
+	go test -run '^$$' -bench . -benchmem ./...
+
+vuln: ## known vulnerabilities; needs the vulnerability database
+	$(TOOLS) govulncheck ./...
+
+ci: ## what CI runs, with a table of minutes per group
+	@.ci/groups lint unit e2e
+
+clean:
+	rm -rf bin
