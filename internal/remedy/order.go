@@ -132,6 +132,7 @@ type Receipt struct {
 	At      time.Time      `json:"at"`
 	Version fleet.Version  `json:"version,omitempty"` // of the target after the change
 	Pods    []fleet.PodRef `json:"pods,omitempty"`    // that are to go
+	BootID  string         `json:"bootID,omitempty"`  // of the node before the change
 	Note    string         `json:"note,omitempty"`
 	Found   bool           `json:"found,omitempty"` // the change was there already; nothing was written
 }
