@@ -27,6 +27,10 @@ func (l *Loop) Ingest(ctx context.Context, now time.Time, ev []remedy.Evidence) 
 	}
 	err := l.ingest(ctx, now, l.Fleet(), ev)
 	l.publish(nil)
+	select {
+	case l.wake <- struct{}{}:
+	default: // it is awake already
+	}
 	return err
 }
 

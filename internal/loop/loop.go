@@ -97,6 +97,8 @@ type Loop struct {
 	memory    scheduler.Memory
 	noted     map[string]time.Time // evidence noted lately, so that it is told once
 
+	wake chan struct{} // holds a value when there is something to do before the next tick is due
+
 	viewMu  sync.Mutex
 	view    fleet.Snapshot
 	shown   map[string]remedy.Incident
@@ -123,7 +125,7 @@ func New(log *slog.Logger, reg registerer, store Store, world World, witnesses [
 	return &Loop{
 		log: log, store: store, world: world, witnesses: witnesses, actuator: act, opts: opts, cfg: cfg,
 		incidents: map[string]remedy.Incident{}, noted: map[string]time.Time{}, metrics: newMetrics(reg),
-		journal: journal{most: opts.JournalLines, tell: opts.Tell},
+		journal: journal{most: opts.JournalLines, tell: opts.Tell}, wake: make(chan struct{}, 1),
 	}
 }
 

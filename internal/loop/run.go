@@ -1,0 +1,27 @@
+package loop
+
+import (
+	"context"
+	"time"
+)
+
+// Run ticks every so often, and at once when evidence has changed an incident, until
+// ctx ends. It returns nil then: errors of single ticks are in the journal, and the
+// next tick tries again. Only one Run may go on at a time.
+func (l *Loop) Run(ctx context.Context, every time.Duration, now func() time.Time) error {
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // being told to end is not an error
+		}
+		if err := l.Tick(ctx, now()); err != nil && ctx.Err() == nil {
+			l.log.Warn("tick incomplete", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-ticker.C:
+		case <-l.wake:
+		}
+	}
+}
