@@ -125,7 +125,7 @@ func (p program) build(ctx context.Context, log io.Writer, module, cache, goVers
 	if isFile(out) { // built by whom we waited for
 		return out, nil
 	}
-	return out, goBuild(ctx, log, module, out, flags, p.pkg)
+	return out, goBuild(ctx, log, module, out, noCgo, flags, p.pkg)
 }
 
 // flags returns the go build flags of p, given the go.mod that pins it.
@@ -164,20 +164,35 @@ func requiredVersion(mod []byte, module string) (string, error) {
 // BuildStoker builds the service and the collector of this checkout, always
 // anew: Go's own build cache knows best what has changed.
 func BuildStoker(ctx context.Context, log io.Writer) (Stoker, error) {
-	service, err := BuildCommand(ctx, log, "./cmd/stoker")
+	service, err := BuildService(ctx, log)
 	if err != nil {
 		return Stoker{}, err
 	}
-	collector, err := BuildCommand(ctx, log, "./cmd/stoker-collector")
+	collector, err := BuildCollector(ctx, log)
 	if err != nil {
 		return Stoker{}, err
 	}
 	return Stoker{Service: service, Collector: collector}, nil
 }
 
-// BuildCommand builds the main package pkg ("./cmd/stoker") of this checkout's
-// root module and returns the path of the program.
-func BuildCommand(ctx context.Context, log io.Writer, pkg string) (string, error) {
+// BuildService builds cmd/stoker alone, without cgo, and returns its path.
+func BuildService(ctx context.Context, log io.Writer) (string, error) {
+	return buildCommand(ctx, log, "./cmd/stoker", noCgo)
+}
+
+// BuildCollector builds cmd/stoker-collector alone, which needs cgo, and returns its path.
+func BuildCollector(ctx context.Context, log io.Writer) (string, error) {
+	return buildCommand(ctx, log, "./cmd/stoker-collector", cgo)
+}
+
+// The two values of CGO_ENABLED.
+const (
+	noCgo = "CGO_ENABLED=0"
+	cgo   = "CGO_ENABLED=1"
+)
+
+// buildCommand builds the main package pkg of the root module.
+func buildCommand(ctx context.Context, log io.Writer, pkg, cgoEnv string) (string, error) {
 	root, err := Root()
 	if err != nil {
 		return "", err
@@ -192,15 +207,15 @@ func BuildCommand(ctx context.Context, log io.Writer, pkg string) (string, error
 		return "", err
 	}
 	out := filepath.Join(dir, path.Base(pkg))
-	if err := goBuild(ctx, log, root, out, []string{"-trimpath"}, pkg); err != nil {
+	if err := goBuild(ctx, log, root, out, cgoEnv, []string{"-trimpath"}, pkg); err != nil {
 		return "", fmt.Errorf("build %s: %w", pkg, err)
 	}
 	return out, nil
 }
 
 // goBuild builds pkg of the module in dir into out, which appears at once and
-// whole. It never uses cgo.
-func goBuild(ctx context.Context, log io.Writer, dir, out string, flags []string, pkg string) error {
+// whole.
+func goBuild(ctx context.Context, log io.Writer, dir, out, cgoEnv string, flags []string, pkg string) error {
 	tmp, err := os.MkdirTemp(filepath.Dir(out), ".build-")
 	if err != nil {
 		return err
@@ -213,7 +228,7 @@ func goBuild(ctx context.Context, log io.Writer, dir, out string, flags []string
 	args := append([]string{"build", "-o", built}, flags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, pkg)...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	cmd.Env = append(os.Environ(), cgoEnv, "GOWORK=off")
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // go build then ends its compilers
 	cmd.WaitDelay = 10 * time.Second
