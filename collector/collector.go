@@ -1,0 +1,255 @@
+// Package collector turns what sources tell of a node's GPUs into one page in
+// Prometheus' text format. It owns the loop over the sources, the XID counters,
+// which only grow, and the page; what is specific to a source is in a package of its
+// own below this one.
+//
+// A scrape reads the newest finished view and never waits for a source. A source that
+// fails or hangs harms nobody else: what it told last is shown until it is too old,
+// then it is unknown, and unknown is not shown at all rather than as healthy or
+// faulty. The package changes nothing on the node and links nothing of the service.
+package collector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"stoker.dev/stoker/internal/fleet"
+)
+
+// A Source reads telemetry of one node. Its name is a label of the page.
+//
+// Collect is called by one goroutine at a time and may block until ctx ends; it fills
+// into, which holds nothing but the time of the collection. On an error what it has
+// put into Events still counts, and nothing else of into is used. A source tells each
+// event once if it can; the collector counts no event twice that has the same time.
+type Source interface {
+	Name() string
+	Collect(ctx context.Context, into *fleet.Samples) error
+}
+
+// A Resumer is a source that must know after a restart what it has already told.
+// Both are called by the goroutine that calls Collect, Resume only before it.
+type Resumer interface {
+	// Cursor returns what is to be remembered: JSON, the same bytes while nothing changes.
+	Cursor() ([]byte, error)
+	// Resume takes what Cursor returned before the restart.
+	Resume(cursor []byte) error
+}
+
+// Options are what a collector may be told. The zero value is useful.
+type Options struct {
+	// BootID is the node's. Where it is empty, a source may tell it.
+	BootID string
+	// Interval is the time between two collections of a source in Run; 5s when zero.
+	Interval time.Duration
+	// Watchdog is how long a collection may take before its source counts as down; 10s when zero.
+	Watchdog time.Duration
+	// StaleAfter is the age over which values are no longer shown and a GPU's state is
+	// unknown; twice the interval and the watchdog when zero.
+	StaleAfter time.Duration
+	// State is the file in which counters survive a restart; without one they start
+	// from 0. It belongs to one boot of one node.
+	State string
+}
+
+func (o *Options) defaults() {
+	if o.Interval == 0 {
+		o.Interval = 5 * time.Second
+	}
+	if o.Watchdog == 0 {
+		o.Watchdog = 10 * time.Second
+	}
+	if o.StaleAfter == 0 {
+		o.StaleAfter = 2*o.Interval + o.Watchdog
+	}
+}
+
+// A Collector keeps what its sources have told. Drive it with Run, or with Gather
+// where time is virtual, never with both. Everything else may be called at any time.
+type Collector struct {
+	log     *slog.Logger
+	node    string
+	sources []Source
+	o       Options
+
+	view atomic.Pointer[view] // what scrapes read; replaced, never changed
+
+	mu      sync.Mutex // of those who record
+	book    *book
+	told    []sourceView // of each source, in order
+	cursors [][]byte     // of each source; nil for one that has none
+	screen  *screen
+	saved   saved
+}
+
+// New returns a collector of one node that has collected nothing yet. A state file
+// that can't be used is a warning; the counters then start from 0.
+func New(log *slog.Logger, node string, sources []Source, o Options) (*Collector, error) {
+	var errs []error
+	if node == "" {
+		errs = append(errs, errors.New("the node has no name"))
+	}
+	if len(sources) == 0 {
+		errs = append(errs, errors.New("there is no source"))
+	}
+	seen := map[string]bool{}
+	for _, s := range sources {
+		if seen[s.Name()] {
+			errs = append(errs, fmt.Errorf("source %s is there twice", s.Name()))
+		}
+		seen[s.Name()] = true
+	}
+	for _, d := range []struct {
+		name string
+		d    time.Duration
+	}{{"interval", o.Interval}, {"watchdog", o.Watchdog}, {"stale after", o.StaleAfter}} {
+		if d.d < 0 {
+			errs = append(errs, fmt.Errorf("%s: %v is negative", d.name, d.d))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	o.defaults()
+	c := &Collector{
+		log: log, node: node, sources: slices.Clone(sources), o: o,
+		book:    newBook(node, len(sources)),
+		told:    make([]sourceView, len(sources)),
+		cursors: make([][]byte, len(sources)),
+		screen:  newScreen(),
+	}
+	c.book.bootID = o.BootID
+	for i, s := range sources {
+		c.told[i].name = s.Name()
+	}
+	if o.State != "" {
+		c.resume()
+	}
+	c.publish()
+	return c, nil
+}
+
+// Gather asks every source once, one after the other, on the caller's goroutine, as
+// of now. The watchdog is not set: who drives virtual time has ctx for that. The
+// error names the sources that failed; what the others told is kept.
+func (c *Collector) Gather(ctx context.Context, now time.Time) error {
+	var errs []error
+	for i, s := range c.sources {
+		into := fleet.Samples{At: now}
+		err := s.Collect(ctx, &into)
+		c.record(i, &into, err)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("source %s: %w", s.Name(), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// AppendPage appends the page as of now to dst. It waits for nobody and, where dst
+// has room, allocates nothing.
+func (c *Collector) AppendPage(dst []byte, now time.Time) []byte {
+	return c.view.Load().appendPage(dst, now)
+}
+
+// record takes in what source i told, or that it failed. It is called by the
+// goroutine that called the source's Collect, after it has returned.
+func (c *Collector) record(i int, s *fleet.Samples, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	told := &c.told[i]
+	if err != nil {
+		c.fail(i, err)
+		c.takeEvents(i, s)
+	} else {
+		if told.err != nil {
+			c.log.Info("source answers again", "source", told.name)
+		}
+		told.tried, told.err, told.success = true, nil, s.At
+		if boot := s.BootID; c.o.BootID == "" && boot != "" && boot != c.book.bootID {
+			if c.book.bootID != "" {
+				// What was counted belongs to the boot that has ended, as it would if
+				// this process had gone down with the node.
+				c.log.Info("node was booted", "node", c.node, "boot", boot)
+				c.book = newBook(c.node, len(c.sources))
+			}
+			c.book.bootID = boot
+		}
+		places, cut := c.book.list(i, s)
+		told.shown = c.screen.show(c.node, s, places, len(told.shown.text))
+		told.dropped += uint64(s.Dropped + cut + told.shown.dropped)
+		c.takeEvents(i, s)
+	}
+	// The cursor is read also after an error: the source may have told events.
+	if r, ok := c.sources[i].(Resumer); ok {
+		cursor, err := r.Cursor()
+		if err != nil {
+			c.log.Warn("source can't say where it is", "source", told.name, "err", err)
+		} else {
+			c.cursors[i] = cursor
+		}
+	}
+	if c.o.State != "" {
+		// Before anybody sees the counters: what was shown must not be counted anew.
+		c.save()
+	}
+	c.publish()
+}
+
+// fail notes that source i is down. What it told before is kept.
+func (c *Collector) fail(i int, err error) {
+	told := &c.told[i]
+	if told.err == nil || told.err.Error() != err.Error() {
+		c.log.Warn("source failed", "source", told.name, "err", err)
+	}
+	told.tried, told.err = true, err
+}
+
+// trip notes that source i has not answered in time. Its collection goes on.
+func (c *Collector) trip(i int, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fail(i, err)
+	c.publish()
+}
+
+// takeEvents counts what source i told. It writes one line for each GPU and XID, so
+// that a storm does not fill the log.
+func (c *Collector) takeEvents(i int, s *fleet.Samples) {
+	type kind struct{ gpu, xid int }
+	fresh := map[kind]int{}
+	for _, e := range s.Events {
+		counted, ok := c.book.count(s, e)
+		if !ok {
+			c.told[i].dropped++
+		}
+		if counted {
+			fresh[kind{e.GPU, e.XID}]++
+		}
+	}
+	for _, e := range s.Events {
+		k := kind{e.GPU, e.XID}
+		if n := fresh[k]; n > 0 {
+			delete(fresh, k)
+			g := s.GPUs[e.GPU]
+			c.log.Info("xid", "source", c.told[i].name, "gpu", g.Index, "uuid", g.UUID, "xid", e.XID, "events", n)
+		}
+	}
+}
+
+// publish replaces what scrapes read.
+func (c *Collector) publish() {
+	c.view.Store(&view{
+		staleAfter: c.o.StaleAfter,
+		labels:     nodeLabel(c.node),
+		bootID:     c.book.bootID,
+		sources:    slices.Clone(c.told),
+		gpus:       c.book.view(),
+		order:      merge(c.told),
+	})
+}

@@ -1,0 +1,61 @@
+package collector
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// pages keeps the buffers of past scrapes. A buffer over maxPooled is not kept.
+var pages = sync.Pool{New: func() any { return new([]byte) }}
+
+const maxPooled = 4 << 20
+
+// Handler serves /metrics and /healthz. Neither waits for a source.
+func (c *Collector) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /metrics", c.serveMetrics)
+	mux.HandleFunc("GET /healthz", c.serveHealth)
+	return mux
+}
+
+func (c *Collector) serveMetrics(w http.ResponseWriter, _ *http.Request) {
+	buf := pages.Get().(*[]byte)
+	page := c.AppendPage((*buf)[:0], time.Now())
+	h := w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("Content-Length", strconv.Itoa(len(page)))
+	// The scraper has gone if this fails; there is nobody left to tell.
+	_, _ = w.Write(page)
+	if cap(page) <= maxPooled {
+		*buf = page
+		pages.Put(buf)
+	}
+}
+
+// serveHealth says 200 while at least one source tells of the node, else 503, and
+// in the body how each source does. It is no reason to restart the collector: that
+// helps no source.
+func (c *Collector) serveHealth(w http.ResponseWriter, _ *http.Request) {
+	v, now := c.view.Load(), time.Now()
+	status, body := http.StatusServiceUnavailable, ""
+	for i := range v.sources {
+		s := &v.sources[i]
+		switch {
+		case !s.tried:
+			body += fmt.Sprintf("%s: not read yet\n", s.name)
+		case s.err != nil:
+			body += fmt.Sprintf("%s: down: %v\n", s.name, s.err)
+		case !v.fresh(s.success, now):
+			body += fmt.Sprintf("%s: down: last read at %s\n", s.name, s.success.UTC().Format(time.RFC3339))
+		default:
+			status = http.StatusOK
+			body += fmt.Sprintf("%s: up\n", s.name)
+		}
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(body))
+}

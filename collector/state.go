@@ -1,0 +1,198 @@
+package collector
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"stoker.dev/stoker/internal/fleet"
+)
+
+// maxState bounds the state file, in bytes.
+const maxState = 32 << 20
+
+// saved is what is known of the state file.
+type saved struct {
+	version uint64 // of the book
+	boot    string
+	cursors [][]byte
+	failing bool // the last write has failed, and that was logged
+}
+
+// stateFile is the content of the state file. It belongs to one boot: the counters of
+// a node start anew with it.
+type stateFile struct {
+	Version int                        `json:"version"`
+	Node    string                     `json:"node"`
+	BootID  string                     `json:"bootID"`
+	GPUs    []stateGPU                 `json:"gpus"`
+	Cursors map[string]json.RawMessage `json:"cursors"` // by source
+}
+
+type stateGPU struct {
+	Index int         `json:"index"`
+	UUID  string      `json:"uuid,omitempty"`
+	PCI   string      `json:"pci,omitempty"`
+	Codes []stateCode `json:"codes,omitempty"`
+}
+
+type stateCode struct {
+	Code  int       `json:"code"` // 0: all that have no counter of their own
+	Total uint64    `json:"total"`
+	Last  time.Time `json:"last"`
+	Marks []mark    `json:"marks"`
+}
+
+const stateVersion = 1
+
+// resume takes the counters and the sources' cursors from the state file, if they are
+// of this node and boot. What can't be used is a warning: the file is replaced by the
+// next save.
+func (c *Collector) resume() {
+	log := c.log.With("file", c.o.State)
+	f, err := readState(c.o.State)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return
+	case err != nil:
+		log.Warn("state can't be used, counters start from 0", "err", err)
+		return
+	case f.Node != c.node:
+		log.Warn("state is of another node, counters start from 0", "node", f.Node)
+		return
+	case c.o.BootID != "" && f.BootID != c.o.BootID:
+		log.Info("state is of an earlier boot, counters start from 0", "boot", f.BootID)
+		return
+	}
+	b, err := f.book(len(c.sources))
+	if err != nil {
+		log.Warn("state can't be used, counters start from 0", "err", err)
+		return
+	}
+	c.book = b
+	for i, s := range c.sources {
+		r, ok := s.(Resumer)
+		cursor, there := f.Cursors[s.Name()]
+		if !ok || !there {
+			continue
+		}
+		if err := r.Resume(cursor); err != nil {
+			log.Warn("source can't go on where it was", "source", s.Name(), "err", err)
+			continue
+		}
+		c.cursors[i] = cursor
+	}
+}
+
+func readState(path string) (stateFile, error) {
+	var f stateFile
+	r, err := os.Open(path)
+	if err != nil {
+		return f, err
+	}
+	defer r.Close()
+	data, err := io.ReadAll(io.LimitReader(r, maxState+1))
+	if err != nil {
+		return f, err
+	}
+	if len(data) > maxState {
+		return f, fmt.Errorf("over %d bytes", maxState)
+	}
+	if err := json.Unmarshal(data, &f); err != nil {
+		return f, err
+	}
+	if f.Version != stateVersion {
+		return f, fmt.Errorf("version %d, this is a reader of version %d", f.Version, stateVersion)
+	}
+	return f, nil
+}
+
+// book checks what the file says and makes a book of it.
+func (f stateFile) book(sources int) (*book, error) {
+	b := newBook(f.Node, sources)
+	b.bootID = f.BootID
+	if len(f.GPUs) > maxGPUs {
+		return nil, fmt.Errorf("%d GPUs, the limit is %d", len(f.GPUs), maxGPUs)
+	}
+	for i, sg := range f.GPUs {
+		g := b.find(fleet.SampledGPU{Index: sg.Index, UUID: sg.UUID, PCI: sg.PCI}, time.Time{})
+		for _, sc := range sg.Codes {
+			if sc.Code < 0 || len(sc.Marks) > maxMarks ||
+				!slices.IsSortedFunc(sc.Marks, func(x, y mark) int { return cmp.Compare(x.At, y.At) }) {
+				return nil, fmt.Errorf("gpus[%d]: counter of XID %d is damaged", i, sc.Code)
+			}
+			c := g.counter(sc.Code)
+			c.total, c.last, c.marks = sc.Total, sc.Last, sc.Marks
+		}
+	}
+	return b, nil
+}
+
+// save writes the state file if anything in it has changed. It blocks until the disk
+// has it. A disk that can't take it is a warning, once: the page stays right, and
+// after a restart what a source still shows may be counted anew.
+func (c *Collector) save() {
+	if c.saved.version == c.book.version && c.saved.boot == c.book.bootID &&
+		slices.EqualFunc(c.saved.cursors, c.cursors, bytes.Equal) {
+		return
+	}
+	f := stateFile{Version: stateVersion, Node: c.node, BootID: c.book.bootID, GPUs: []stateGPU{}, Cursors: map[string]json.RawMessage{}}
+	for _, g := range c.book.gpus {
+		sg := stateGPU{Index: g.index, UUID: g.uuid, PCI: g.pci}
+		for _, k := range g.codes {
+			if k.total > 0 {
+				sg.Codes = append(sg.Codes, stateCode{k.code, k.total, k.last, k.marks})
+			}
+		}
+		f.GPUs = append(f.GPUs, sg)
+	}
+	for i, cursor := range c.cursors {
+		if cursor != nil {
+			f.Cursors[c.told[i].name] = cursor
+		}
+	}
+	err := writeState(c.o.State, f)
+	if err != nil {
+		if !c.saved.failing {
+			c.log.Warn("state can't be saved", "file", c.o.State, "err", err)
+		}
+		c.saved.failing = true
+		return
+	}
+	c.saved = saved{version: c.book.version, boot: c.book.bootID, cursors: slices.Clone(c.cursors)}
+}
+
+// writeState replaces the file at once: a reader sees the old content or the new one.
+func writeState(path string, f stateFile) error {
+	data, err := json.Marshal(f)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Dir(path)
+	// One name, so that a process that dies here leaves one file at most.
+	tmp, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = tmp.Write(append(data, '\n'))
+	err = errors.Join(err, tmp.Sync(), tmp.Close())
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(tmp.Name()))
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
