@@ -129,7 +129,7 @@ func ParseKernelLine(line string) (Event, error) {
 			return Event{}, fmt.Errorf("XID line: %s after the code", quoted(rest))
 		}
 	}
-	rest = e.cutProcess(strings.TrimSpace(rest))
+	e.PID, e.Name, rest = cutProcess(strings.TrimSpace(rest))
 	if e.Code == 45 {
 		e.CausedBy = causedBy(rest)
 	}
@@ -191,25 +191,25 @@ func instance(s, prefix string) (int, error) {
 
 // cutProcess takes "pid=…, name=…, " off the front. A pid that isn't a number
 // stands for none: drivers print '<unknown>' there.
-func (e *Event) cutProcess(s string) string {
+func cutProcess(s string) (pid int, name, rest string) {
 	rest, ok := strings.CutPrefix(s, "pid=")
 	if !ok {
-		return s
+		return 0, "", s
 	}
-	pid, rest, _ := strings.Cut(rest, ",")
-	if n, err := strconv.ParseInt(strings.TrimSpace(pid), 10, 32); err == nil && n > 0 {
-		e.PID = int(n)
+	number, rest, _ := strings.Cut(rest, ",")
+	if n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 32); err == nil && n > 0 {
+		pid = int(n)
 	}
 	rest = strings.TrimSpace(rest)
-	name, ok := strings.CutPrefix(rest, "name=")
+	named, ok := strings.CutPrefix(rest, "name=")
 	if !ok {
-		return rest
+		return pid, "", rest
 	}
-	name, rest, _ = strings.Cut(name, ", ")
-	if !strings.HasPrefix(strings.TrimPrefix(name, "'"), "<") {
-		e.Name = clean(name, maxName)
+	named, rest, _ = strings.Cut(named, ", ")
+	if !strings.HasPrefix(strings.TrimPrefix(named, "'"), "<") {
+		name = clean(named, maxName)
 	}
-	return strings.TrimSpace(rest)
+	return pid, name, strings.TrimSpace(rest)
 }
 
 // causedBy reads the code at the end of "… caused by previous Xid 149".
@@ -226,16 +226,16 @@ func causedBy(s string) int {
 }
 
 // clean makes text that a line carried fit to be shown: valid UTF-8, no control
-// characters, at most most bytes.
-func clean(s string, most int) string {
+// characters, at most limit bytes.
+func clean(s string, limit int) string {
 	s = strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r
 		}
 		return '?'
 	}, strings.ToValidUTF8(s, "?"))
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "")
+	if len(s) > limit {
+		s = strings.ToValidUTF8(s[:limit], "")
 	}
 	return strings.TrimSpace(s)
 }

@@ -74,9 +74,9 @@ func isUnit(s string) bool {
 	return len(s) > 0 && len(s) <= 32
 }
 
-// hexWords reads at most most numbers out of the first parentheses or brackets of
+// hexWords reads at most limit numbers out of the first parentheses or brackets of
 // s. It stops at the first that is no 32-bit hex number.
-func hexWords(s string, most int) []uint32 {
+func hexWords(s string, limit int) []uint32 {
 	i := strings.IndexAny(s, "([")
 	if i < 0 {
 		return nil
@@ -87,7 +87,7 @@ func hexWords(s string, most int) []uint32 {
 	}
 	var words []uint32
 	for f := range strings.FieldsFuncSeq(s, func(r rune) bool { return r == ' ' || r == ',' }) {
-		if len(words) == most {
+		if len(words) == limit {
 			break
 		}
 		digits, ok := strings.CutPrefix(f, "0x")

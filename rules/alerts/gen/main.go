@@ -71,7 +71,6 @@ type rule struct {
 	class    xid.Class
 	ladder   string
 	severity string
-	summary  string
 	rows     []xid.Row
 	closing  string // what the description says after the meaning of the code
 }
