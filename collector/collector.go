@@ -218,8 +218,11 @@ func (c *Collector) trip(i int, err error) {
 	c.publish()
 }
 
-// takeEvents counts what source i told. It writes one line for each GPU and XID, so
-// that a storm does not fill the log.
+// maxLines bounds what one collection may log of XIDs.
+const maxLines = 32
+
+// takeEvents counts what source i told. It logs one line for each GPU and XID, up to
+// a limit, so that a storm does not fill the log.
 func (c *Collector) takeEvents(i int, s *fleet.Samples) {
 	type kind struct{ gpu, xid int }
 	fresh := map[kind]int{}
@@ -232,9 +235,14 @@ func (c *Collector) takeEvents(i int, s *fleet.Samples) {
 			fresh[kind{e.GPU, e.XID}]++
 		}
 	}
+	lines := 0
 	for _, e := range s.Events {
 		k := kind{e.GPU, e.XID}
 		if n := fresh[k]; n > 0 {
+			if lines++; lines > maxLines {
+				c.log.Info("more xids", "source", c.told[i].name, "kinds", len(fresh))
+				break
+			}
 			delete(fresh, k)
 			g := s.GPUs[e.GPU]
 			c.log.Info("xid", "source", c.told[i].name, "gpu", g.Index, "uuid", g.UUID, "xid", e.XID, "events", n)

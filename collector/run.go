@@ -38,18 +38,19 @@ func (c *Collector) Run(ctx context.Context) error {
 // While overdue the source is down; nothing else is asked of it. What it answers then
 // is taken as of the time when it was asked.
 func (c *Collector) watch(ctx context.Context, i int) error {
+	overdue := fmt.Errorf("%w of %v", errWatchdog, c.o.Watchdog)
 	tick := time.NewTicker(c.o.Interval)
 	defer tick.Stop()
 	for {
 		late := time.NewTimer(c.o.Watchdog)
-		answer := c.ask(ctx, i)
+		answer := c.ask(ctx, i, overdue)
 		for waiting := true; waiting; {
 			select {
 			case a := <-answer:
 				c.record(i, a.samples, a.err)
 				waiting = false
 			case <-late.C:
-				c.trip(i, fmt.Errorf("%w of %v", errWatchdog, c.o.Watchdog))
+				c.trip(i, overdue)
 			case <-ctx.Done():
 				late.Reset(stopGrace)
 				select {
@@ -79,11 +80,12 @@ type answer struct {
 }
 
 // ask starts a collection on a goroutine of its own, which ends when the source
-// returns, whether or not anybody still waits.
-func (c *Collector) ask(ctx context.Context, i int) <-chan answer {
+// returns, whether or not anybody still waits. Its context ends at the watchdog's
+// deadline with the cause overdue.
+func (c *Collector) ask(ctx context.Context, i int, overdue error) <-chan answer {
 	out := make(chan answer, 1)
 	go func() {
-		ctx, cancel := context.WithTimeoutCause(ctx, c.o.Watchdog, errWatchdog)
+		ctx, cancel := context.WithTimeoutCause(ctx, c.o.Watchdog, overdue)
 		defer cancel()
 		into := &fleet.Samples{At: time.Now()}
 		err := c.sources[i].Collect(ctx, into)
