@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"stoker.dev/stoker/collector"
+)
+
+// bootIDFile is where the kernel says which boot this is.
+const bootIDFile = "/proc/sys/kernel/random/boot_id"
+
+// Time limits of the server.
+const (
+	readTimeout  = 5 * time.Second
+	writeTimeout = 30 * time.Second
+	idleTimeout  = 2 * time.Minute
+	stopTimeout  = 3 * time.Second
+)
+
+// serve collects and answers until ctx ends. It returns nil after an orderly stop.
+func serve(ctx context.Context, s settings, stderr io.Writer) error {
+	log := newLogger(s, stderr)
+	node, err := nodeName(s.node)
+	if err != nil {
+		return err
+	}
+	boot := s.bootID
+	if boot == "" {
+		if boot, err = readBootID(bootIDFile); err != nil {
+			log.Warn("boot is not known, counters of an earlier one can't be told apart", "err", err)
+		}
+	}
+	c, err := collector.New(log, node, s.open(log), collector.Options{
+		BootID: boot, Interval: s.interval, Watchdog: s.watchdog, StaleAfter: s.staleAfter, State: s.state,
+	})
+	if err != nil {
+		return err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	log.Info("serving", "address", listener.Addr().String(), "node", node, "sources", strings.Join(s.sources, ","))
+
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	server := &http.Server{
+		Handler: c.Handler(), ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+	served := make(chan error, 1)
+	go func() {
+		err := server.Serve(listener)
+		if errors.Is(err, http.ErrServerClosed) {
+			served <- nil // by us, below
+			return
+		}
+		cancel(fmt.Errorf("server ended: %w", err))
+		served <- err
+	}()
+	runErr := c.Run(ctx) // returns once ctx has ended, in bounded time
+	log.Info("stopping", "cause", context.Cause(ctx).Error())
+	stopping, done := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer done()
+	if err := server.Shutdown(stopping); err != nil {
+		log.Warn("scrapes were cut off", "err", errors.Join(err, server.Close()))
+	}
+	if runErr != nil {
+		// A driver call that never returns is no reason for a bad exit status: the
+		// process goes, and the call with it.
+		log.Warn("source did not stop", "err", runErr)
+	}
+	return <-served
+}
+
+func newLogger(s settings, w io.Writer) *slog.Logger {
+	o := &slog.HandlerOptions{Level: s.logLevel}
+	if s.logFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
+}
+
+func nodeName(given string) (string, error) {
+	if given != "" {
+		return given, nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("node's name, give it with --node: %w", err)
+	}
+	return host, nil
+}
+
+// readBootID returns what the kernel says in one short line.
+func readBootID(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, 256))
+	if err != nil {
+		return "", err
+	}
+	id := strings.TrimSpace(string(text))
+	if id == "" {
+		return "", fmt.Errorf("%s: empty", path)
+	}
+	return id, nil
+}

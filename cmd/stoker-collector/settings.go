@@ -1,0 +1,110 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"stoker.dev/stoker/collector"
+	"stoker.dev/stoker/collector/exporter"
+)
+
+// settings are the command line.
+type settings struct {
+	node       string
+	listen     string
+	sources    []string
+	file       string
+	fileMaxAge time.Duration
+	interval   time.Duration
+	watchdog   time.Duration
+	staleAfter time.Duration
+	state      string
+	bootID     string
+	logLevel   slog.Level
+	logFormat  string
+}
+
+func (s *settings) flags(f *pflag.FlagSet) {
+	f.SortFlags = false
+	f.StringSliceVar(&s.sources, "source", nil, "where telemetry comes from: "+sourceNames+"; may be repeated")
+	f.StringVar(&s.file, "file", "", "the page that the source file reads")
+	f.DurationVar(&s.fileMaxAge, "file-max-age", 0, "age over which the file no longer tells of the present; 0 is no limit")
+	f.StringVar(&s.node, "node", os.Getenv("NODE_NAME"), "name of the node; the host's name if empty (env NODE_NAME)")
+	f.StringVar(&s.listen, "listen", ":9400", "address on which /metrics and /healthz are served")
+	f.DurationVar(&s.interval, "interval", 5*time.Second, "time between two readings of a source")
+	f.DurationVar(&s.watchdog, "watchdog", 10*time.Second, "how long a reading may take before its source counts as down")
+	f.DurationVar(&s.staleAfter, "stale-after", 0, "age over which values are not shown; 0 is twice the interval and the watchdog")
+	f.StringVar(&s.state, "state", "", "file in which the counters survive a restart; without one they start from 0")
+	f.StringVar(&s.bootID, "boot-id", "", "identifies the node's boot; the kernel's if empty")
+	f.TextVar(&s.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
+	f.StringVar(&s.logFormat, "log-format", "text", "text or json")
+}
+
+// sourceNames are the names that --source takes.
+const sourceNames = "file"
+
+// validate names all mistakes at once.
+func (s *settings) validate() error {
+	var errs []error
+	bad := func(flag, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("--%s: %s", flag, fmt.Sprintf(format, args...)))
+	}
+	if len(s.sources) == 0 {
+		bad("source", "none is given, there are: %s", sourceNames)
+	}
+	for i, name := range s.sources {
+		if name != "file" {
+			bad("source", "%q is none of: %s", name, sourceNames)
+		}
+		if slices.Contains(s.sources[:i], name) {
+			bad("source", "%q is given twice", name)
+		}
+	}
+	if reads := slices.Contains(s.sources, "file"); reads && s.file == "" {
+		bad("file", "the source file needs one")
+	} else if !reads && s.file != "" {
+		bad("file", "only the source file reads it")
+	}
+	if _, _, err := net.SplitHostPort(s.listen); err != nil {
+		bad("listen", "%v", err)
+	}
+	for _, d := range []struct {
+		flag     string
+		got, min time.Duration
+	}{
+		{"interval", s.interval, 100 * time.Millisecond},
+		{"watchdog", s.watchdog, 100 * time.Millisecond},
+		{"stale-after", s.staleAfter, 0},
+		{"file-max-age", s.fileMaxAge, 0},
+	} {
+		if d.got < d.min {
+			bad(d.flag, "%v is under %v", d.got, d.min)
+		}
+	}
+	if s.staleAfter > 0 && s.staleAfter < s.interval {
+		bad("stale-after", "%v is under the interval of %v", s.staleAfter, s.interval)
+	}
+	if s.logFormat != "text" && s.logFormat != "json" {
+		bad("log-format", "%q is neither text nor json", s.logFormat)
+	}
+	return errors.Join(errs...)
+}
+
+// open makes the sources, in the order in which they were given.
+func (s *settings) open(log *slog.Logger) []collector.Source {
+	var out []collector.Source
+	for _, name := range s.sources {
+		switch name {
+		case "file":
+			out = append(out, exporter.NewFile(log, s.file, exporter.FileOptions{MaxAge: s.fileMaxAge}))
+		}
+	}
+	return out
+}
