@@ -1,0 +1,68 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+)
+
+// Demo is the cluster of the demonstration: 8 nodes of 8 GPUs, ten jobs, and three
+// things that happen, of which only the first is a fault that wants healing. The two
+// gangs hold six nodes, the small jobs share one, and one is spare. What is drawn comes
+// from the seed.
+func Demo(seed uint64) Config {
+	c := Config{Seed: seed}
+	draw := func(n uint64, of Span) time.Duration {
+		d := time.Duration(c.between(of, concernDemo, n, 0)) * time.Millisecond
+		return d.Round(time.Second)
+	}
+	// hours of training at a fixed pace, whatever the pace of an iteration
+	job := func(n uint64, team, name string, at Span, workers, gpus int, lasts Span) JobSpec {
+		iteration := draw(100+n, Span{800 * time.Millisecond, 3 * time.Second})
+		return JobSpec{
+			Namespace: team, Name: name, At: draw(n, at), Workers: workers, GPUs: gpus,
+			Iteration: iteration, Iterations: int64(draw(200+n, lasts) / iteration),
+		}
+	}
+	minutes := func(low, high int) Span {
+		return Span{time.Duration(low) * time.Minute, time.Duration(high) * time.Minute}
+	}
+	start := Span{0, 20 * time.Second}
+	c.Jobs = []JobSpec{
+		job(0, "nlp", "llm-7b", start, 4, 8, minutes(170, 200)),
+		job(1, "vision", "vit-large", start, 2, 8, minutes(150, 180)),
+		job(2, "speech", "asr-conformer", start, 1, 4, minutes(60, 80)),
+		job(3, "nlp", "reranker", start, 1, 2, minutes(40, 60)),
+		job(4, "vision", "segment", minutes(1, 3), 1, 1, minutes(25, 40)),
+		job(5, "speech", "vocoder", minutes(2, 5), 1, 1, minutes(30, 50)),
+		job(6, "nlp", "embed-small", minutes(45, 50), 1, 1, minutes(20, 30)),
+		job(7, "vision", "detect", minutes(65, 70), 1, 2, minutes(25, 35)),
+		job(8, "speech", "wakeword", minutes(75, 80), 1, 1, minutes(20, 30)),
+		job(9, "nlp", "distill", minutes(85, 90), 1, 4, minutes(40, 50)),
+	}
+	c.Faults = []Fault{
+		{At: draw(301, minutes(14, 20)), Kind: GPULost, Job: "nlp/llm-7b"},
+		{At: draw(302, minutes(52, 60)), Kind: JobCrash, Job: "vision/vit-large"},
+		{At: draw(303, minutes(78, 86)), Kind: TelemetryLost, Job: "vision/vit-large", For: draw(304, minutes(9, 12))},
+	}
+	return c
+}
+
+// Crowd is a cluster of any size with many jobs that come over the hours, for figures
+// of speed and for properties that must hold whatever happens.
+func Crowd(seed uint64, nodes, jobs int, over time.Duration) Config {
+	c := Config{Seed: seed, Nodes: nodes}
+	for i := range uint64(jobs) {
+		r := func(n uint64) uint64 { return c.random(concernDemo, 1000+i, n) }
+		workers, gpus := 1, 1<<(r(0)%4)
+		if gpus == 8 {
+			workers = min(1<<(r(1)%4), nodes)
+		}
+		c.Jobs = append(c.Jobs, JobSpec{
+			Namespace: fmt.Sprintf("team-%d", r(2)%3), Name: fmt.Sprintf("job-%04d", i),
+			At:      time.Duration(r(3)%uint64(over.Milliseconds())) * time.Millisecond,
+			Workers: workers, GPUs: gpus,
+			Iterations: 200 + int64(r(4)%20_000), Iteration: time.Duration(500+r(5)%2500) * time.Millisecond,
+		})
+	}
+	return c
+}

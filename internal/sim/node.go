@@ -1,0 +1,290 @@
+package sim
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+	"strings"
+
+	"stoker.dev/stoker/internal/fleet"
+	"stoker.dev/stoker/internal/sim/truth"
+)
+
+// A node is one machine, and what the cluster says of it.
+type node struct {
+	index   int
+	name    string
+	uid     string
+	version fleet.Version
+	labels  map[string]string
+
+	up         bool // the machine runs
+	boot       int  // how often it has been booted
+	bootID     string
+	ready      fleet.Truth
+	readySince int64
+	plugin     bool // the device plugin has told of the GPUs in this boot
+
+	unschedulable bool
+	hold          fleet.Hold
+	optOut        string
+
+	gpus []gpu
+	lost uint64 // mask of GPUs that the driver has lost
+	held uint64 // mask of GPUs that pods hold
+	pods []*pod // in the order in which they came
+
+	deaf   int         // faults that keep the telemetry from being read
+	hangs  int         // the fault that keeps the next boot from ending; none when negative
+	faults map[int]int // of lost GPUs, by index: the fault
+	log    xidLog
+
+	// What the free GPUs go into, as the ledger has it.
+	booked   [numUses]int
+	bookedAt int64
+	blame    int // the fault to which what is not free is charged; none when negative
+}
+
+const numUses = int(truth.Free) + 1
+
+// none is no fault.
+const none = -1
+
+// A gpu is one physical GPU. It keeps its identity through boots and losses.
+type gpu struct {
+	uuid, pci string
+	holder    *pod
+	incurable bool
+}
+
+// nodeName names node i: gpu-b-03 is the third of the second rack.
+func (c *Config) nodeName(i int) string {
+	rack := ""
+	for r := i / c.NodesPerRack; ; r = r/26 - 1 {
+		rack = string(rune('a'+r%26)) + rack
+		if r < 26 {
+			break
+		}
+	}
+	return fmt.Sprintf("gpu-%s-%02d", rack, i%c.NodesPerRack+1)
+}
+
+// nodeNumber is the number of the node of that name; negative when there is none.
+func nodeNumber(c *Config, name string) int {
+	for i := range c.Nodes {
+		if c.nodeName(i) == name {
+			return i
+		}
+	}
+	return -1
+}
+
+func (s *Simulation) addNode(i int) {
+	n := &node{
+		index: i, name: s.cfg.nodeName(i), uid: s.uid(),
+		up: true, ready: fleet.True, plugin: true, hangs: none, blame: none,
+		gpus: make([]gpu, s.cfg.GPUsPerNode), faults: map[int]int{},
+	}
+	n.bootID = s.uid()
+	n.labels = map[string]string{
+		"kubernetes.io/hostname": n.name,
+		"nvidia.com/gpu.present": "true",
+		"nvidia.com/gpu.product": strings.ReplaceAll(s.cfg.Model, " ", "-"),
+		"stoker.dev/pool":        s.cfg.Pool,
+		"topology.rack":          n.name[:strings.LastIndexByte(n.name, '-')],
+	}
+	for g := range n.gpus {
+		n.gpus[g] = gpu{uuid: "GPU-" + s.uid(), pci: fmt.Sprintf("00000000:%02X:00.0", 0x0a+0x10*g)}
+	}
+	s.nodes = append(s.nodes, n)
+	s.byName[n.name] = n
+	s.write(&n.version)
+	s.addResident(n)
+	s.refresh(n)
+}
+
+// addResident puts the pod on the node that belongs to it: the collector.
+func (s *Simulation) addResident(n *node) *pod {
+	p := &pod{uid: s.uid(), namespace: "stoker", node: n, running: true, resident: true, controlled: true, blame: none}
+	p.name = "stoker-collector-" + p.uid[:5]
+	n.pods = append(n.pods, p)
+	s.pods[p.uid] = p
+	return p
+}
+
+func (n *node) all() uint64 { return 1<<len(n.gpus) - 1 }
+
+// free is how many GPUs a new pod could get.
+func (n *node) free() int { return bits.OnesCount64(n.all() &^ (n.lost | n.held)) }
+
+// takes reports whether new pods may land on the node.
+func (n *node) takes() bool {
+	return n.up && n.ready == fleet.True && n.plugin && !n.unschedulable
+}
+
+func (n *node) allocatable() int {
+	if !n.plugin {
+		return 0
+	}
+	return len(n.gpus) - bits.OnesCount64(n.lost)
+}
+
+// refresh writes into the ledger and the scheduler's index what the node's free GPUs
+// are for now. It must be called after every change of the node.
+func (s *Simulation) refresh(n *node) {
+	s.settleNode(n)
+	var now [numUses]int
+	free := n.all() &^ n.held
+	switch {
+	case !n.up || !n.plugin:
+		now[truth.Repairing] = bits.OnesCount64(free)
+	default:
+		now[truth.Broken] = bits.OnesCount64(free & n.lost)
+		use := truth.Free
+		if n.unschedulable || n.ready != fleet.True {
+			use = truth.Cordoned
+		}
+		now[use] = bits.OnesCount64(free &^ n.lost)
+	}
+	for u := range now {
+		if d := now[u] - n.booked[u]; d != 0 {
+			s.ledger.Add(truth.Use(u), d)
+		}
+	}
+	n.booked = now
+	if n.takes() && n.lost == 0 {
+		n.blame = none
+	}
+	slot := noRoom
+	if n.takes() {
+		slot = n.free()
+	}
+	if s.room.move(n.index, slot) {
+		s.kick()
+	}
+}
+
+// settleNode charges the node's fault for its free GPUs that nobody could use.
+func (s *Simulation) settleNode(n *node) {
+	lost := 0
+	for u, c := range n.booked {
+		if truth.Use(u) != truth.Free {
+			lost += c
+		}
+	}
+	s.record.Lose(n.blame, truth.GPUTime((s.now-n.bookedAt)*int64(lost)))
+	n.bookedAt = s.now
+}
+
+// change is a write to the node's object.
+func (s *Simulation) change(n *node) {
+	s.write(&n.version)
+	s.refresh(n)
+}
+
+func (s *Simulation) setReady(n *node, ready fleet.Truth) {
+	if n.ready != ready {
+		n.ready, n.readySince = ready, s.now
+	}
+}
+
+// shutDown begins a boot. The processes on the node die at once; the objects of their
+// pods stay until the kubelet is back to tell. forced cuts the power, which also ends a
+// boot that hangs.
+func (s *Simulation) shutDown(n *node, forced bool) {
+	if !n.up && !forced {
+		return
+	}
+	n.up, n.plugin = false, false
+	n.log.forget() // the driver's memory ends with the boot
+	n.boot++
+	boot := n.boot
+	s.setReady(n, fleet.False)
+	s.tell(EventNode, "%s is booted", n.name)
+	for _, p := range slices.Clone(n.pods) {
+		s.kill(p)
+	}
+	s.change(n)
+	if n.hangs != none && !forced {
+		s.record.Begin(n.hangs, s.since(), n.name, 0, n.unschedulable)
+		n.blame = n.hangs
+		s.tell(EventFault, "%s does not come back from its boot", n.name)
+		return
+	}
+	if n.hangs != none {
+		s.record.End(n.hangs, s.since())
+		n.hangs = none
+	}
+	key := uint64(n.index)
+	s.after(s.cfg.between(s.cfg.Boot, concernBoot, key, uint64(boot)), func() {
+		if n.boot == boot {
+			s.comeUp(n)
+		}
+	})
+}
+
+// comeUp ends a boot: the GPUs that a boot cures are back, and the kubelet tells that
+// the pods of the old boot are no more.
+func (s *Simulation) comeUp(n *node) {
+	n.up = true
+	n.bootID = s.uid()
+	s.setReady(n, fleet.True)
+	for g := range n.gpus {
+		if n.lost&(1<<g) != 0 && !n.gpus[g].incurable {
+			n.lost &^= 1 << g
+			s.record.End(n.faults[g], s.since())
+			delete(n.faults, g)
+		}
+	}
+	s.tell(EventNode, "%s is back with a new boot", n.name)
+	s.change(n)
+	for _, p := range slices.Clone(n.pods) {
+		if p.dead {
+			s.gone(p)
+		}
+	}
+	boot := n.boot
+	s.after(s.cfg.between(s.cfg.Plugin, concernPlugin, uint64(n.index), uint64(boot)), func() {
+		if n.boot == boot && n.up {
+			n.plugin = true
+			s.change(n)
+		}
+	})
+}
+
+// An xidLog is what the driver of a node has told of, the newest last.
+type xidLog struct {
+	first  int // how many were dropped before those that are kept
+	events []fleet.XIDEvent
+}
+
+// maxXIDs bounds the events that are kept for a reader who is late.
+const maxXIDs = 8192
+
+func (l *xidLog) add(e fleet.XIDEvent) {
+	if len(l.events) == maxXIDs {
+		drop := maxXIDs / 2
+		l.events = slices.Delete(l.events, 0, drop)
+		l.first += drop
+	}
+	l.events = append(l.events, e)
+}
+
+// forget drops what nobody has read.
+func (l *xidLog) forget() {
+	l.first += len(l.events)
+	l.events = nil
+}
+
+// from returns the events from number next on, and the number of the next one.
+func (l *xidLog) from(next int) ([]fleet.XIDEvent, int) {
+	end := l.first + len(l.events)
+	return l.events[min(max(0, next-l.first), len(l.events)):], end
+}
+
+// logXID lets the driver tell of an error, while there is a driver.
+func (s *Simulation) logXID(n *node, gpu, xid int) {
+	if n.up {
+		n.log.add(fleet.XIDEvent{GPU: gpu, XID: xid, At: s.time(s.now), Source: telemetrySource})
+	}
+}

@@ -1,0 +1,203 @@
+package sim
+
+import (
+	"math/bits"
+	"slices"
+
+	"stoker.dev/stoker/internal/sim/truth"
+)
+
+// A queue holds jobs that wait, who was submitted first is first. One whose first job
+// does not fit lets nobody pass.
+type queue struct {
+	name string
+	jobs []*job
+}
+
+func (s *Simulation) queue(name string) *queue {
+	for _, q := range s.queues {
+		if q.name == name {
+			return q
+		}
+	}
+	q := &queue{name: name}
+	s.queues = append(s.queues, q)
+	return q
+}
+
+// enqueue lets the job wait, in the place that its submission gives it: a job that is
+// started anew does not go to the end.
+func (s *Simulation) enqueue(j *job) {
+	q := s.queue(j.spec.Queue)
+	i, _ := slices.BinarySearchFunc(q.jobs, j.number, func(o *job, number int) int { return o.number - number })
+	q.jobs = slices.Insert(q.jobs, i, j)
+	s.ledger.Want(j.spec.Workers * j.spec.GPUs)
+	s.kick()
+}
+
+func (s *Simulation) dequeue(j *job) {
+	q := s.queue(j.spec.Queue)
+	if i := slices.Index(q.jobs, j); i >= 0 {
+		q.jobs = slices.Delete(q.jobs, i, i+1)
+		s.ledger.Want(-j.spec.Workers * j.spec.GPUs)
+		s.kick() // who stands behind it may fit
+	}
+}
+
+// schedulerDelay is the time from a change of the cluster to the scheduler's next look, in ms.
+const schedulerDelay = 1000
+
+// kick wakes the scheduler, if anybody waits.
+func (s *Simulation) kick() {
+	if s.kicked || s.ledger.Wanted() == 0 {
+		return
+	}
+	s.kicked = true
+	s.after(schedulerDelay, func() {
+		s.kicked = false
+		s.schedule()
+	})
+}
+
+// schedule places gangs, whole or not at all, until the first of no queue fits. Of the
+// queues, the one whose first job was submitted first is served first.
+func (s *Simulation) schedule() {
+	blocked := make([]bool, len(s.queues))
+	for {
+		next := -1
+		for i, q := range s.queues {
+			if !blocked[i] && len(q.jobs) > 0 && (next < 0 || q.jobs[0].number < s.queues[next].jobs[0].number) {
+				next = i
+			}
+		}
+		if next < 0 {
+			return
+		}
+		j := s.queues[next].jobs[0]
+		nodes := s.fit(j)
+		if nodes == nil {
+			blocked[next] = true
+			continue
+		}
+		s.dequeue(j)
+		s.place(j, nodes)
+	}
+}
+
+// fit finds a node for each pod of a gang: the one on which least is left free, of
+// those the first. It returns nil when the gang does not fit whole.
+func (s *Simulation) fit(j *job) []*node {
+	if s.room.slots(j.spec.GPUs) < j.spec.Workers {
+		return nil
+	}
+	nodes := make([]*node, 0, j.spec.Workers)
+	for range j.spec.Workers {
+		i := s.room.best(j.spec.GPUs, func(i int) bool { return slices.Contains(j.avoid, s.nodes[i].name) })
+		if i < 0 {
+			break
+		}
+		nodes = append(nodes, s.nodes[i])
+		s.room.move(i, s.room.at[i]-j.spec.GPUs)
+	}
+	// What was looked at is not taken yet.
+	for _, n := range nodes {
+		s.room.move(n.index, n.free())
+	}
+	if len(nodes) < j.spec.Workers {
+		return nil
+	}
+	return nodes
+}
+
+// place binds the pods of a gang to nodes.
+func (s *Simulation) place(j *job, nodes []*node) {
+	pods := j.current()
+	use := truth.Restart
+	if !j.ran {
+		use = truth.Starting
+	}
+	for i, p := range pods {
+		n := nodes[i]
+		p.node = n
+		n.pods = append(n.pods, p)
+		for g := 0; bits.OnesCount64(p.gpus) < j.spec.GPUs; g++ {
+			if bit := uint64(1) << g; (n.lost|n.held)&bit == 0 {
+				p.gpus |= bit
+				n.held |= bit
+				n.gpus[g].holder = p
+			}
+		}
+		p.since, p.use, p.blame = s.now, use, j.blame
+		s.ledger.Add(use, j.spec.GPUs)
+		s.refresh(n)
+	}
+	s.bound(j)
+}
+
+// noRoom is the slot of a node that takes nothing.
+const noRoom = -1
+
+// A room is an index of nodes by the GPUs that are free on them: for each number a set
+// of nodes, as bits. A gang is placed without looking at nodes that do not fit.
+type room struct {
+	at    []int // of each node: its slot
+	sets  [][]uint64
+	count []int
+}
+
+func newRoom(nodes, gpus int) room {
+	r := room{at: make([]int, nodes), sets: make([][]uint64, gpus+1), count: make([]int, gpus+1)}
+	for i := range r.at {
+		r.at[i] = noRoom
+	}
+	for f := range r.sets {
+		r.sets[f] = make([]uint64, (nodes+63)/64)
+	}
+	return r
+}
+
+// move puts a node into another slot and reports whether it has more room there.
+func (r *room) move(i, slot int) (more bool) {
+	was := r.at[i]
+	if was == slot {
+		return false
+	}
+	if was >= 0 {
+		r.sets[was][i/64] &^= 1 << (i % 64)
+		r.count[was]--
+	}
+	if slot >= 0 {
+		r.sets[slot][i/64] |= 1 << (i % 64)
+		r.count[slot]++
+	}
+	r.at[i] = slot
+	return slot > was
+}
+
+// slots is how many pods of so many GPUs fit, if nothing else matters.
+func (r *room) slots(gpus int) int {
+	n := 0
+	for free := gpus; free < len(r.count); free++ {
+		n += r.count[free] * (free / gpus)
+	}
+	return n
+}
+
+// best is the first node with least room that fits; negative when there is none.
+func (r *room) best(gpus int, avoid func(int) bool) int {
+	for free := gpus; free < len(r.sets); free++ {
+		if r.count[free] == 0 {
+			continue
+		}
+		for w, set := range r.sets[free] {
+			for set != 0 {
+				i := w*64 + bits.TrailingZeros64(set)
+				if !avoid(i) {
+					return i
+				}
+				set &= set - 1
+			}
+		}
+	}
+	return -1
+}

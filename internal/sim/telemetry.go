@@ -1,0 +1,199 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"stoker.dev/stoker/internal/fleet"
+)
+
+// telemetrySource is the name of the simulated host engine as a source.
+const telemetrySource = "sim"
+
+// Telemetry is what the host engine of one node tells of its GPUs: a source for the
+// collector. It must not be used by two goroutines at once.
+type Telemetry struct {
+	s    *Simulation
+	n    *node
+	next int // number of the next XID that was not told yet
+}
+
+// Telemetry returns a new source for the node of that name, which tells of every XID
+// from now on.
+func (s *Simulation) Telemetry(name string) (*Telemetry, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, ok := s.byName[name]
+	if !ok {
+		return nil, fmt.Errorf("there is no node %s", name)
+	}
+	_, next := n.log.from(math.MaxInt)
+	return &Telemetry{s: s, n: n, next: next}, nil
+}
+
+// Reach is nil when what runs on the node can be asked, as by a scrape of its collector.
+func (s *Simulation) Reach(name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, ok := s.byName[name]
+	if !ok {
+		return fmt.Errorf("there is no node %s", name)
+	}
+	if !n.up {
+		return fmt.Errorf("node %s: %w", name, errDown)
+	}
+	return nil
+}
+
+// Name is the source's name.
+func (t *Telemetry) Name() string { return telemetrySource }
+
+var errDeaf = errors.New("the host engine does not answer")
+
+// Collect tells of the node's GPUs at the present virtual time. It fails when the node
+// is down or its telemetry is lost; XIDs of that time are told the next time that it
+// does not.
+func (t *Telemetry) Collect(ctx context.Context, into *fleet.Samples) error {
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	s, n := t.s, t.n
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case !n.up:
+		return errDown
+	case n.deaf > 0:
+		return errDeaf
+	}
+	into.BootID = n.bootID
+	for _, f := range fields {
+		into.Fields = append(into.Fields, f.Field)
+	}
+	for i := range n.gpus {
+		g := &n.gpus[i]
+		lost := n.lost&(1<<i) != 0
+		into.GPUs = append(into.GPUs, fleet.SampledGPU{
+			Index: i, UUID: g.uuid, PCI: g.pci, Device: fmt.Sprintf("nvidia%d", i), Model: s.cfg.Model, Up: fleet.TruthOf(!lost),
+		})
+		if lost {
+			continue
+		}
+		r := s.reading(n, i)
+		for _, f := range fields {
+			into.Values = append(into.Values, fleet.Sample{Field: f.Name, GPU: i, Value: f.of(r), Labels: r.labels})
+		}
+	}
+	var events []fleet.XIDEvent
+	events, t.next = n.log.from(t.next)
+	into.Events = append(into.Events, events...)
+	return nil
+}
+
+// A reading is what all fields of a GPU follow from.
+type reading struct {
+	util   float64 // 0 to 1
+	memory float64 // MiB in use
+	noise  float64 // -1 to 1, another one each second
+	works  bool    // a process has a context on it
+	labels []fleet.Label
+}
+
+const memoryMiB = 81920
+
+// reading says what a GPU does now. It follows from what the job on it does and from
+// the time alone: whoever asks more often sees nothing else.
+func (s *Simulation) reading(n *node, i int) reading {
+	g := &n.gpus[i]
+	key := hash(g.uuid)
+	r := reading{noise: s.noise(key, s.now/1000), memory: 4}
+	p := g.holder
+	if p == nil {
+		return r
+	}
+	r.labels = p.labels
+	j := p.job
+	if !p.running || p.dead || p.gang != j.gang {
+		return r
+	}
+	r.works = true
+	r.memory = 38_000 + float64(s.cfg.random(concernTelemetry, j.key, 0)%38_000)
+	switch j.state {
+	case loading:
+		r.util, r.memory = 0.14+0.1*r.noise, r.memory/4
+	case training:
+		if j.spec.Idle {
+			r.memory /= 8
+			break
+		}
+		r.util = s.wave(j, s.now-j.since) + 0.015*r.noise
+	case waiting, starting, hung, backing, stopped, succeeded, failed, deleted:
+	}
+	r.util = min(max(r.util, 0), 1)
+	return r
+}
+
+// wave is the utilisation of a job that has trained for so many ms: a sawtooth between
+// 80 and 100 %, and now and then a few seconds of loading under 30 %.
+func (s *Simulation) wave(j *job, ms int64) float64 {
+	period := 60_000 + int64(s.cfg.random(concernTelemetry, j.key, 1)%120_000)
+	pause := period * (4 + int64(s.cfg.random(concernTelemetry, j.key, 2)%5)) / 100
+	in := ms % period
+	if in >= period-pause {
+		return 0.16
+	}
+	const tooth = 14_000
+	return 0.82 + 0.16*float64(in%tooth)/tooth
+}
+
+func (s *Simulation) noise(key uint64, second int64) float64 {
+	return float64(mix(s.cfg.Seed^key^mix(uint64(second)))>>11)/(1<<52) - 1
+}
+
+// A field is one of DCGM's, and how it follows from a reading.
+type field struct {
+	fleet.Field
+	of func(reading) float64
+}
+
+func gauge(name, help string, of func(reading) float64) field {
+	return field{fleet.Field{Name: name, Type: "gauge", Help: help}, of}
+}
+
+func whole(v float64) float64 { return math.Round(v) }
+
+// fields are what the simulated host engine is asked for, in the order of the page.
+var fields = []field{
+	gauge("DCGM_FI_DEV_SM_CLOCK", "SM clock frequency (in MHz).", func(r reading) float64 {
+		if !r.works {
+			return 210
+		}
+		return 1410
+	}),
+	gauge("DCGM_FI_DEV_MEM_CLOCK", "Memory clock frequency (in MHz).", func(reading) float64 { return 1593 }),
+	gauge("DCGM_FI_DEV_MEMORY_TEMP", "Memory temperature (in C).", func(r reading) float64 { return whole(36 + 34*r.util + 1.5*r.noise) }),
+	gauge("DCGM_FI_DEV_GPU_TEMP", "GPU temperature (in C).", func(r reading) float64 { return whole(31 + 33*r.util + 1.5*r.noise) }),
+	gauge("DCGM_FI_DEV_POWER_USAGE", "Power draw (in W).", func(r reading) float64 {
+		base := 58.0
+		if r.works {
+			base = 86
+		}
+		return whole(1000*(base+310*r.util+3*r.noise)) / 1000
+	}),
+	gauge("DCGM_FI_DEV_GPU_UTIL", "GPU utilization (in %).", func(r reading) float64 { return whole(100 * r.util) }),
+	gauge("DCGM_FI_DEV_MEM_COPY_UTIL", "Memory utilization (in %).", func(r reading) float64 { return whole(55 * r.util) }),
+	gauge("DCGM_FI_DEV_FB_FREE", "Framebuffer memory free (in MiB).", func(r reading) float64 { return memoryMiB - 640 - r.memory }),
+	gauge("DCGM_FI_DEV_FB_USED", "Framebuffer memory used (in MiB).", func(r reading) float64 { return r.memory }),
+	gauge("DCGM_FI_DEV_FB_RESERVED", "Framebuffer memory reserved (in MiB).", func(reading) float64 { return 640 }),
+	{fleet.Field{Name: "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", Type: "counter", Help: "Number of remapped rows for uncorrectable errors."}, func(reading) float64 { return 0 }},
+	{fleet.Field{Name: "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", Type: "counter", Help: "Number of remapped rows for correctable errors."}, func(reading) float64 { return 0 }},
+	gauge("DCGM_FI_DEV_ROW_REMAP_FAILURE", "Whether remapping of rows has failed.", func(reading) float64 { return 0 }),
+	{fleet.Field{Name: "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", Type: "counter", Help: "Total number of PCIe retries."}, func(reading) float64 { return 0 }},
+	gauge("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "Ratio of time the graphics engine is active.", func(r reading) float64 { return whole(1e6*r.util) / 1e6 }),
+	gauge("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "Ratio of cycles the tensor (HMMA) pipe is active.", func(r reading) float64 { return whole(1e6*r.util*0.46) / 1e6 }),
+	gauge("DCGM_FI_PROF_DRAM_ACTIVE", "Ratio of cycles the device memory interface is active sending or receiving data.", func(r reading) float64 { return whole(1e6*r.util*0.38) / 1e6 }),
+	gauge("DCGM_FI_PROF_PCIE_TX_BYTES", "Bytes sent over PCIe per second.", func(r reading) float64 { return whole(2.1e9 * r.util) }),
+	gauge("DCGM_FI_PROF_PCIE_RX_BYTES", "Bytes received over PCIe per second.", func(r reading) float64 { return whole(3.4e9 * r.util) }),
+}

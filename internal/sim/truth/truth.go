@@ -1,0 +1,214 @@
+// Package truth is what really is so in the simulated fleet: which faults there are,
+// what each GPU-second went into, and whether what was done about them was right.
+//
+// Nothing that observes, decides or acts may read it: only the simulation, which writes
+// it, and its report import this package, which a test holds. It reads no clock; times
+// are durations since the start of the simulation, and the unit of its accounts is one
+// GPU for one millisecond, so that sums are exact.
+package truth
+
+import (
+	"slices"
+	"time"
+)
+
+// A Kind is a kind of fault, or of noise that looks like one.
+type Kind string
+
+// The kinds.
+const (
+	GPULost       Kind = "gpu-lost"
+	BootHangs     Kind = "boot-hangs"
+	JobCrash      Kind = "job-crash"
+	TelemetryLost Kind = "telemetry-lost"
+)
+
+// A KindInfo says what holds for every fault of a kind.
+type KindInfo struct {
+	Doc string // one sentence
+	// Ill says that a node is ill while the fault lasts: cordoning it is right, and not
+	// doing so is to miss the fault.
+	Ill bool
+	// Where the fault is to happen: on a node, on a GPU of it, or at a job.
+	Node, GPU, Job bool
+	// Lasts says that the fault has a length of its own. Others are over at once, or
+	// last until something cures them.
+	Lasts bool
+}
+
+// Kinds describes every kind.
+var Kinds = map[Kind]KindInfo{
+	GPULost:       {Doc: "A GPU falls off the bus with XID 79; the job on it hangs. A boot brings it back.", Ill: true, Node: true, GPU: true, Job: true},
+	BootHangs:     {Doc: "The next boot of the node does not come to its end; only cutting its power helps.", Ill: true, Node: true},
+	JobCrash:      {Doc: "The program of a job fails and all its GPUs log XID 45, again and again. Nothing is broken.", Job: true},
+	TelemetryLost: {Doc: "The node's telemetry cannot be read for a time. Nothing is broken.", Node: true, Job: true, Lasts: true},
+}
+
+// A Fault is one thing that goes wrong, as a scenario asks for it.
+type Fault struct {
+	At   time.Duration // since the start
+	Kind Kind
+	// Node and GPU (its index) say where, or Job does, as namespace/name: then it is one of
+	// the nodes, and one of the GPUs, that the job holds at that time. A job that does not
+	// train then is waited for.
+	Node string
+	GPU  int
+	Job  string
+	For  time.Duration // of a kind that lasts
+	// Incurable is a lost GPU that no boot brings back.
+	Incurable bool
+}
+
+// A Case is a fault that has happened, and what became of it.
+type Case struct {
+	Fault
+	Begun  time.Duration // when it really began: a job has to run to crash
+	Ended  time.Duration // meaningful when Over
+	Active bool
+	Over   bool
+	// Noticed is when the node was first cordoned for it, by whoever; meaningful when Seen.
+	Noticed time.Duration
+	Seen    bool
+	// Lost is the GPU-time that was not useful because of the fault, so far.
+	Lost GPUTime
+}
+
+// GPUTime is a number of GPU-milliseconds.
+type GPUTime int64
+
+// Hours returns GPU-hours.
+func (t GPUTime) Hours() float64 { return float64(t) / 3.6e6 }
+
+// A Verb is something that was done to the cluster.
+type Verb string
+
+// The verbs that can be wrong.
+const (
+	Cordon  Verb = "cordon"
+	Release Verb = "release" // of a node that was cordoned
+	Stop    Verb = "stop"
+	Start   Verb = "start"
+	Evict   Verb = "evict"
+	Repair  Verb = "repair"
+)
+
+// An Act is something that Stoker did, and whether it was right.
+type Act struct {
+	At     time.Duration
+	Verb   Verb
+	Target string
+	Wrong  string // why it was wrong; empty: it was right
+}
+
+// maxActs bounds the acts that are kept. Counts go on.
+const maxActs = 10_000
+
+// A Record is the truth about one run.
+type Record struct {
+	cases []Case
+	acts  []Act
+	done  map[Verb]int
+	wrong map[Verb]int
+	twice int
+}
+
+// NewRecord returns the record of a run with these faults to come.
+func NewRecord(faults []Fault) *Record {
+	r := &Record{done: map[Verb]int{}, wrong: map[Verb]int{}}
+	for _, f := range faults {
+		r.cases = append(r.cases, Case{Fault: f})
+	}
+	return r
+}
+
+// Begin writes down that fault i begins, and where. On a node that is cordoned already
+// it is noticed at once: nothing more can be done by then.
+func (r *Record) Begin(i int, at time.Duration, node string, gpu int, cordoned bool) {
+	c := &r.cases[i]
+	c.Begun, c.Active, c.Node, c.GPU = at, true, node, gpu
+	if cordoned && Kinds[c.Kind].Ill {
+		c.Seen, c.Noticed = true, at
+	}
+}
+
+// End writes down that fault i is over. One that is over stays so.
+func (r *Record) End(i int, at time.Duration) {
+	if c := &r.cases[i]; c.Active {
+		c.Active, c.Over, c.Ended = false, true, at
+	}
+}
+
+// Lose charges GPU-time to fault i; to none when i is negative.
+func (r *Record) Lose(i int, t GPUTime) {
+	if i >= 0 {
+		r.cases[i].Lost += t
+	}
+}
+
+// Ill reports whether something is wrong with the node.
+func (r *Record) Ill(node string) bool {
+	return slices.ContainsFunc(r.cases, func(c Case) bool { return c.ill(node) })
+}
+
+func (c Case) ill(node string) bool { return c.Active && c.Node == node && Kinds[c.Kind].Ill }
+
+// Cordoned writes down that a node was cordoned, by whomever: what is wrong with it was
+// noticed.
+func (r *Record) Cordoned(at time.Duration, node string) {
+	for i := range r.cases {
+		if c := &r.cases[i]; c.ill(node) && !c.Seen {
+			c.Seen, c.Noticed = true, at
+		}
+	}
+}
+
+// Did writes down an act of Stoker's. wrong says why it was wrong; empty: it was right.
+func (r *Record) Did(at time.Duration, verb Verb, target, wrong string) {
+	r.done[verb]++
+	if wrong != "" {
+		r.wrong[verb]++
+	}
+	if len(r.acts) < maxActs {
+		r.acts = append(r.acts, Act{At: at, Verb: verb, Target: target, Wrong: wrong})
+	}
+}
+
+// Twice writes down that two gangs of one job ran at the same time.
+func (r *Record) Twice() { r.twice++ }
+
+// RanTwice is how often two gangs of one job ran at the same time.
+func (r *Record) RanTwice() int { return r.twice }
+
+// Cases returns the faults and what became of them, in the order of the scenario.
+func (r *Record) Cases() []Case { return slices.Clone(r.cases) }
+
+// Acts returns what Stoker did, oldest first, up to a limit.
+func (r *Record) Acts() []Act { return slices.Clone(r.acts) }
+
+// Done is how often something was done, Wrong how often of these it was wrong.
+func (r *Record) Done(v Verb) int { return r.done[v] }
+
+// Wrong is how often something was done that was wrong.
+func (r *Record) Wrong(v Verb) int { return r.wrong[v] }
+
+// Missed returns the faults that made a node ill for at least patience before now and
+// were not noticed in that time.
+func (r *Record) Missed(now, patience time.Duration) []Case {
+	var out []Case
+	for _, c := range r.cases {
+		if !Kinds[c.Kind].Ill || !c.Active && !c.Over {
+			continue
+		}
+		end := now
+		if c.Over {
+			end = c.Ended
+		}
+		if c.Seen {
+			end = c.Noticed
+		}
+		if end-c.Begun >= patience {
+			out = append(out, c)
+		}
+	}
+	return out
+}
