@@ -185,20 +185,26 @@ func (c *Collector) record(i int, s *fleet.Samples, err error) {
 		told.dropped += uint64(s.Dropped + cut + told.shown.dropped)
 		c.takeEvents(i, s)
 	}
-	// The cursor is read also after an error: the source may have told events.
-	if r, ok := c.sources[i].(Resumer); ok {
-		cursor, err := r.Cursor()
-		if err != nil {
-			c.log.Warn("source can't say where it is", "source", told.name, "err", err)
-		} else {
-			c.cursors[i] = cursor
-		}
-	}
 	if c.o.State != "" {
 		// Before anybody sees the counters: what was shown must not be counted anew.
+		c.note(i)
 		c.save()
 	}
 	c.publish()
+}
+
+// note remembers where source i is, also after an error: it may have told events.
+func (c *Collector) note(i int) {
+	r, ok := c.sources[i].(Resumer)
+	if !ok {
+		return
+	}
+	cursor, err := r.Cursor()
+	if err != nil {
+		c.log.Warn("source can't say where it is", "source", c.told[i].name, "err", err)
+		return
+	}
+	c.cursors[i] = cursor
 }
 
 // fail notes that source i is down. What it told before is kept.

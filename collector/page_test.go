@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -18,6 +19,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/textparse"
 	"pgregory.net/rapid"
@@ -32,7 +35,10 @@ var t0 = time.Date(2026, 5, 4, 3, 2, 1, 250e6, time.UTC)
 
 const sampleFile = "exporter/testdata/sample.prom"
 
-func quiet(t testing.TB) *slog.Logger { return slog.New(slog.NewTextHandler(t.Output(), nil)) }
+func quiet(t testing.TB) *slog.Logger {
+	t.Helper()
+	return slog.New(slog.NewTextHandler(t.Output(), nil))
+}
 
 // TestGolden holds the whole page, over a node that loses a GPU.
 func TestGolden(t *testing.T) {
@@ -69,6 +75,15 @@ func TestGolden(t *testing.T) {
 		}
 		if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(string(got), "\n")); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", step.golden, diff)
+		}
+		problems, err := promlint.New(bytes.NewReader(got)).Lint()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range problems {
+			if strings.HasPrefix(p.Metric, ours) {
+				t.Errorf("%s: %s", p.Metric, p.Text)
+			}
 		}
 	}
 }
@@ -113,7 +128,7 @@ func readPage(t testing.TB, page []byte) map[string]*metric {
 			if name, twice := l.HasDuplicateLabelNames(); twice {
 				t.Fatalf("%s has the label %s twice", l, name)
 			}
-			series, key := get(l.Get(labels.MetricName)).Series, l.DropReserved(isMetricName).String()
+			series, key := get(l.Get(model.MetricNameLabel)).Series, l.DropReserved(isMetricName).String()
 			if _, twice := series[key]; twice {
 				t.Fatalf("series %s is there twice", l)
 			}
@@ -122,7 +137,7 @@ func readPage(t testing.TB, page []byte) map[string]*metric {
 	}
 }
 
-func isMetricName(label string) bool { return label == labels.MetricName }
+func isMetricName(label string) bool { return label == model.MetricNameLabel }
 
 // TestFamiliesOfTheExporterArePassedOn compares what goes in with what comes out:
 // names, types, help, labels and values, and the order of families and series.
@@ -273,23 +288,28 @@ func TestWhatIsNotFitForAPageIsLeftOut(t *testing.T) {
 			[]fleet.Field{{Name: "A", Type: "gauge\nB 7"}}, []fleet.Sample{v("A", 0, 2)}, "A{" + a + "} 2\n", 0,
 		},
 		"values and help are escaped": {
-			[]fleet.Field{{Name: "A", Help: "a\\b\nc\"\xff"}}, []fleet.Sample{v("A", 0, 1, l("pod", "a\\b\nc\"\xff"))},
+			[]fleet.Field{{Name: "A", Help: "a\\b\nc\"\xff"}},
+			[]fleet.Sample{v("A", 0, 1, l("pod", "a\\b\nc\"\xff"))},
 			"# HELP A a\\\\b\\nc\"\uFFFD\nA{" + a + `,pod="a\\b\nc\"` + "\uFFFD" + `"} 1` + "\n", 0,
 		},
 		"the host's label is the node, under the name that it has": {
-			nil, []fleet.Sample{v("A", 0, 1, l("x", "1"), l("Hostname", "else"), l("hostname", "there"))},
+			nil,
+			[]fleet.Sample{v("A", 0, 1, l("x", "1"), l("Hostname", "else"), l("hostname", "there"))},
 			"A{" + strings.Replace(a, "hostname", "Hostname", 1) + `,x="1"} 1` + "\n", 0,
 		},
 		"what belongs to no GPU keeps its labels": {
-			nil, []fleet.Sample{v("A", fleet.NoGPU, 1, l("nvswitch", "0"), l("Hostname", "else"), l("x", "")), v("B", fleet.NoGPU, 2), v("C", fleet.NoGPU, 3, l("cpu", "1"))},
+			nil,
+			[]fleet.Sample{v("A", fleet.NoGPU, 1, l("nvswitch", "0"), l("Hostname", "else"), l("x", "")), v("B", fleet.NoGPU, 2), v("C", fleet.NoGPU, 3, l("cpu", "1"))},
 			`A{nvswitch="0",Hostname="n",x=""} 1` + "\n" + `B{hostname="n"} 2` + "\n" + `C{cpu="1",hostname="n"} 3` + "\n", 0,
 		},
 		"of two series with the same labels the first is shown": {
-			nil, []fleet.Sample{v("A", 0, 1, l("x", "1"), l("y", "2")), v("A", 0, 2, l("y", "2"), l("x", "1")), v("A", 0, 3, l("y", "1"), l("x", "2"), l("hostname", "else"))},
+			nil,
+			[]fleet.Sample{v("A", 0, 1, l("x", "1"), l("y", "2")), v("A", 0, 2, l("y", "2"), l("x", "1")), v("A", 0, 3, l("y", "1"), l("x", "2"), l("hostname", "else"))},
 			"A{" + a + `,x="1",y="2"} 1` + "\nA{" + a + `,y="1",x="2"} 3` + "\n", 1,
 		},
 		"names that can't be names": {
-			nil, []fleet.Sample{v("", 0, 1), v("A b", 0, 2), v("1A", 0, 3), v("Ä", 0, 4), v("A", 0, 5, l("x y", "")), v("A", 0, 6, l("__x", "")), v("A", 0, 7, l("x", "1"), l("x", "2")), v("A:b", 0, 8)},
+			nil,
+			[]fleet.Sample{v("", 0, 1), v("A b", 0, 2), v("1A", 0, 3), v("Ä", 0, 4), v("A", 0, 5, l("x y", "")), v("A", 0, 6, l("__x", "")), v("A", 0, 7, l("x", "1"), l("x", "2")), v("A:b", 0, 8)},
 			"A:b{" + a + "} 8\n", 7,
 		},
 		"families of our own": {
@@ -302,7 +322,8 @@ func TestWhatIsNotFitForAPageIsLeftOut(t *testing.T) {
 			nil, []fleet.Sample{v("A", 1, 1), v("A", -2, 2), v("A", 0, 3)}, "A{" + a + "} 3\n", 2,
 		},
 		"numbers of every size": {
-			nil, []fleet.Sample{v("A", 0, math.NaN()), v("B", 0, math.Inf(1)), v("C", 0, math.Inf(-1)), v("D", 0, 5000000007), v("E", 0, 300.007), v("F", 0, 1e-300), v("G", 0, -1e21), v("H", 0, 0)},
+			nil,
+			[]fleet.Sample{v("A", 0, math.NaN()), v("B", 0, math.Inf(1)), v("C", 0, math.Inf(-1)), v("D", 0, 5000000007), v("E", 0, 300.007), v("F", 0, 1e-300), v("G", 0, -1e21), v("H", 0, 0)},
 			"A{" + a + "} NaN\nB{" + a + "} +Inf\nC{" + a + "} -Inf\nD{" + a + "} 5000000007\nE{" + a + "} 300.007\nF{" + a + "} 1e-300\nG{" + a + "} -1e+21\nH{" + a + "} 0\n", 0,
 		},
 	} {

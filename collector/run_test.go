@@ -89,7 +89,7 @@ func TestAHungSourceHarmsNobody(t *testing.T) {
 		if v, ok := up("hung"); ok {
 			t.Errorf("before the deadline the hung source is %v, want unknown", v)
 		}
-		time.Sleep(2)
+		time.Sleep(2 * time.Nanosecond)
 		synctest.Wait()
 		if v, ok := up("hung"); !ok || v != 0 {
 			t.Errorf("after the deadline the hung source is %v, %v; want down", v, ok)

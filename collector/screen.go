@@ -161,8 +161,12 @@ func (sc *screen) identify(gpus []fleet.SampledGPU) {
 	for _, g := range gpus {
 		dst := appendLabel(nil, "gpu", strconv.Itoa(g.Index))
 		for _, l := range [...]fleet.Label{
-			{Name: "UUID", Value: g.UUID}, {Name: "pci_bus_id", Value: g.PCI}, {Name: "device", Value: g.Device},
-			{Name: "modelName", Value: g.Model}, {Name: "GPU_I_PROFILE", Value: g.Profile}, {Name: "GPU_I_ID", Value: g.Instance},
+			{Name: "UUID", Value: g.UUID},
+			{Name: "pci_bus_id", Value: g.PCI},
+			{Name: "device", Value: g.Device},
+			{Name: "modelName", Value: g.Model},
+			{Name: "GPU_I_PROFILE", Value: g.Profile},
+			{Name: "GPU_I_ID", Value: g.Instance},
 		} {
 			if l.Value != "" {
 				dst = appendLabel(append(dst, ','), l.Name, l.Value)

@@ -98,7 +98,7 @@ func readState(path string) (stateFile, error) {
 	if err != nil {
 		return f, err
 	}
-	defer r.Close()
+	defer func() { _ = r.Close() }() // it was only read
 	data, err := io.ReadAll(io.LimitReader(r, maxState+1))
 	if err != nil {
 		return f, err

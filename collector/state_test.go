@@ -108,6 +108,7 @@ func TestAKernelLogIsNotCountedAgain(t *testing.T) {
 
 func TestAStateThatCantBeUsedIsAWarning(t *testing.T) {
 	good := func(t *testing.T) string {
+		t.Helper()
 		path := filepath.Join(t.TempDir(), "good")
 		c := newCollector(t, Options{BootID: "b", State: path}, ring(fleet.XIDEvent{XID: 79, At: t0}))
 		if err := c.Gather(t.Context(), t0); err != nil {

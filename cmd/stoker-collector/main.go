@@ -34,11 +34,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       version(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(*cobra.Command, []string) error {
 			if err := s.validate(); err != nil {
 				return usageError{err}
 			}
-			return serve(cmd.Context(), s, stderr)
+			return serve(ctx, s, stderr)
 		},
 	}
 	s.flags(cmd.Flags())

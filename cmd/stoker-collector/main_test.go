@@ -215,11 +215,12 @@ func TestFileComesAndGoes(t *testing.T) {
 // TestRunNamesWhyItStops is in this process, so that goleak sees what is left.
 func TestRunNamesWhyItStops(t *testing.T) {
 	ctx, stop := context.WithCancelCause(t.Context())
+	defer stop(nil)
 	r, w := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
 		ended <- run(ctx, []string{"--source", "file", "--file", "/nowhere", "--listen", "127.0.0.1:0", "--log-format", "json"}, w, w)
-		w.Close()
+		_ = w.Close()
 	}()
 	log := ""
 	for lines := bufio.NewScanner(r); lines.Scan(); {

@@ -103,12 +103,7 @@ func nodeName(given string) (string, error) {
 
 // readBootID returns what the kernel says in one short line.
 func readBootID(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, 256))
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return "", err
 	}

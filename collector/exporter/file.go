@@ -46,7 +46,7 @@ func readFile(path string) ([]byte, time.Time, error) {
 	if err != nil {
 		return nil, time.Time{}, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was only read
 	before, err := f.Stat()
 	if err != nil {
 		return nil, time.Time{}, err

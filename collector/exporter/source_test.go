@@ -28,6 +28,7 @@ type feed struct {
 }
 
 func newFeed(t *testing.T) *feed {
+	t.Helper()
 	f := &feed{now: t0}
 	f.Source = newSource(slog.New(slog.NewTextHandler(t.Output(), nil)), "file", func(context.Context, time.Time) ([]byte, error) {
 		return []byte(f.page), f.err
