@@ -27,7 +27,8 @@ import (
 // Collect is called by one goroutine at a time and may block until ctx ends; it fills
 // into, which holds nothing but the time of the collection. On an error what it has
 // put into Events still counts, and nothing else of into is used. A source tells each
-// event once if it can; the collector counts no event twice that has the same time.
+// event once if it can, and must where it can't say when it happened: the collector
+// counts no event twice that has the same time.
 type Source interface {
 	Name() string
 	Collect(ctx context.Context, into *fleet.Samples) error
