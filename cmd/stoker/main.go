@@ -37,7 +37,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.AddCommand(controllerCommand(), demoCommand(), explainCommand(), incidentsCommand(), rulesCommand(), versionCommand())
+	root.AddCommand(controllerCommand(), demoCommand(), explainCommand(), incidentsCommand(), manifestsCommand(), rulesCommand(), versionCommand())
 	return root.ExecuteContext(ctx)
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/model/labels"
 
 	"stoker.dev/stoker/internal/fleet"
 	"stoker.dev/stoker/internal/remedy"
@@ -61,8 +62,9 @@ func newTelemetry(log *slog.Logger, reg prometheus.Registerer, dir string, files
 	return &telemetry{log: log, db: db, filler: series.NewTelemetry(db), rules: ev}, nil
 }
 
-func (t *telemetry) add(name string, read page) error {
-	into, err := t.db.Target()
+// add lists a target. Its own labels must tell it from the others.
+func (t *telemetry) add(name string, read page, own labels.Label) error {
+	into, err := t.db.Target(own)
 	if err != nil {
 		return fmt.Errorf("target %s: %w", name, err)
 	}
@@ -103,8 +105,8 @@ func (t *telemetry) Evidence(ctx context.Context, now time.Time) ([]remedy.Evide
 }
 
 // Fill tells the fleet what telemetry knows of its GPUs.
-func (t *telemetry) Fill(now time.Time, into *fleet.Facts) error {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), fillWithin, errors.New("series did not answer"))
+func (t *telemetry) Fill(ctx context.Context, now time.Time, into *fleet.Facts) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, fillWithin, errors.New("series did not answer"))
 	defer cancel()
 	return t.filler.Fill(ctx, now, into)
 }

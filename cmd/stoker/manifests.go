@@ -1,0 +1,26 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"stoker.dev/stoker/internal/app"
+)
+
+func manifestsCommand() *cobra.Command {
+	var namespace, account string
+	cmd := &cobra.Command{
+		Use:   "manifests",
+		Short: "Print what the service needs in a cluster: namespace, account, rights, definitions",
+		Long: `Print, as YAML for kubectl apply, what the service needs in a cluster before it runs: its
+namespace and account, the definition of incidents, and exactly the rights that its actions declare.`,
+		Example: "  stoker manifests | kubectl apply -f -",
+		Args:    usage(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := cmd.OutOrStdout().Write(app.Manifests(namespace, account))
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&namespace, "namespace", "stoker-system", "our own namespace")
+	cmd.Flags().StringVar(&account, "service-account", "stoker", "name of the account and of its roles")
+	return cmd
+}

@@ -1,0 +1,282 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/prometheus/model/labels"
+	"golang.org/x/sync/errgroup"
+
+	"stoker.dev/stoker/actuator"
+	"stoker.dev/stoker/actuator/jobs"
+	"stoker.dev/stoker/internal/kube"
+	"stoker.dev/stoker/internal/loop"
+	"stoker.dev/stoker/internal/observe"
+	"stoker.dev/stoker/internal/server"
+	"stoker.dev/stoker/internal/store"
+	"stoker.dev/stoker/rules/alerts"
+)
+
+// ControllerOptions are what the command line says; the rest is configuration.
+type ControllerOptions struct {
+	ConfigFile string // empty: the shipped configuration
+	Kubeconfig string // empty: the account of the pod that we run in
+	Namespace  string // ours: incidents, lease, repairs
+	Listen     string // instead of the configuration's, if not empty
+	Identity   string // of this replica; empty: made from host name and process
+	Listening  func(net.Addr)
+}
+
+// Controller runs the service on Kubernetes until ctx ends. A mistake in the
+// configuration is the error of [ReadConfig].
+func Controller(ctx context.Context, log *slog.Logger, o ControllerOptions) error {
+	cfg, lcfg, err := ReadConfig(o.ConfigFile)
+	if err != nil {
+		return err
+	}
+	if o.Listen == "" {
+		o.Listen = cfg.Server.Listen
+	}
+	if cfg.Server.TokenFile == "" {
+		return errors.New("configuration: server.tokenFile is missing: webhook and API need a token")
+	}
+	if o.Identity == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return fmt.Errorf("identity: %w", err)
+		}
+		o.Identity = fmt.Sprintf("%s-%d-%d", host, os.Getpid(), time.Now().UnixNano())
+	}
+	s := &service{log: log, opts: o, cfg: cfg, loopConfig: lcfg, reg: prometheus.NewRegistry()}
+	s.reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if err := s.build(); err != nil {
+		return err
+	}
+	defer s.close()
+	return s.run(ctx)
+}
+
+// A service is what one replica consists of.
+type service struct {
+	log        *slog.Logger
+	opts       ControllerOptions
+	cfg        Config
+	loopConfig loop.Config
+	reg        *prometheus.Registry
+
+	client    *kube.Client
+	cache     *kube.Cache
+	election  *kube.Election // nil in a dry run: what writes nothing needs no leader
+	events    *kube.Events   // nil in a dry run
+	telemetry *telemetry     // nil when nothing is scraped
+	door      *door
+	loop      *loop.Loop
+}
+
+func (s *service) dryRun() bool { return s.cfg.Mode == actuator.ModeDryRun }
+
+func (s *service) build() error {
+	rest, err := kube.Config(s.opts.Kubeconfig, "stoker/"+s.opts.Identity)
+	if err != nil {
+		return err
+	}
+	if s.client, err = kube.NewClient(rest); err != nil {
+		return err
+	}
+	template, err := s.template()
+	if err != nil {
+		return err
+	}
+	cluster := kube.NewCluster(s.log, s.client, kube.ClusterOptions{Namespace: s.opts.Namespace, Repairs: template})
+	act, err := actuator.New(s.log, cluster, actuator.Actions, actuator.Gates(s.cfg.Mode, s.cfg.Gates), s.reg)
+	if err != nil {
+		return err
+	}
+	var incidents loop.Store = &store.Memory{}
+	var announce announcer
+	if !s.dryRun() {
+		incidents = store.NewResource(s.client, s.opts.Namespace)
+		if s.events, err = kube.NewEvents(s.log, rest); err != nil {
+			return err
+		}
+		announce = s.events
+		s.election, err = kube.NewElection(s.log, rest, kube.ElectionOptions{
+			Namespace: s.opts.Namespace, Name: "stoker", Identity: s.opts.Identity,
+			Valid: time.Duration(s.cfg.LeaderElection.Lease), Renewed: time.Duration(s.cfg.LeaderElection.Renew), Tried: time.Duration(s.cfg.LeaderElection.Retry),
+		})
+		if err != nil {
+			return err
+		}
+	}
+	s.door = newDoor(act, announce)
+
+	observers := []observe.Observer{observe.Nodes{PoolKeys: observe.PoolKeys}}
+	pods := observe.Pods{}
+	for _, j := range jobs.Adapters {
+		pods.Owners = append(pods.Owners, j.Kind)
+		observers = append(observers, j.New())
+	}
+	s.cache = kube.NewCache(s.log, s.client, append(observers, pods)...)
+	sources := []observe.Source{{Name: observe.Cluster, Filler: s.cache, Needed: true}}
+	var witnesses []loop.Witness
+	if len(s.cfg.Telemetry.Scrape) > 0 {
+		s.telemetry, err = newTelemetry(s.log, s.reg, "", alerts.Files(), time.Duration(s.cfg.Telemetry.Every))
+		if err != nil {
+			return err
+		}
+		client := &http.Client{Timeout: min(10*time.Second, max(time.Second, time.Duration(s.cfg.Telemetry.Every)))}
+		for _, t := range s.cfg.Telemetry.Scrape {
+			if err := s.telemetry.add(t.URL, httpPage(client, t.URL), labels.Label{Name: "instance", Value: t.URL}); err != nil {
+				return err
+			}
+		}
+		sources = append(sources, observe.Source{Name: "telemetry", Filler: s.telemetry})
+		witnesses = append(witnesses, s.telemetry)
+	}
+	s.loop = loop.New(s.log, s.reg, incidents, observe.NewWorld(s.log, sources...), witnesses, s.door, s.loopConfig, loop.Options{})
+	return nil
+}
+
+func (s *service) template() (kube.Template, error) {
+	data := kube.DefaultTemplate
+	if name := s.cfg.Repairs.Reboot.Template; name != "" {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return kube.Template{}, fmt.Errorf("configuration: repairs.reboot.template: %w", err)
+		}
+		data = b
+	}
+	t, err := kube.ParseTemplate(data, "")
+	if err != nil {
+		return t, fmt.Errorf("configuration: repairs.reboot.template: %w", err)
+	}
+	return t, nil
+}
+
+func (s *service) close() {
+	if s.events != nil {
+		s.events.Close()
+	}
+	if s.telemetry != nil {
+		if err := s.telemetry.close(); err != nil {
+			s.log.Warn("series not closed", "err", err)
+		}
+	}
+	s.client.Close()
+}
+
+// run is everything that goes on at once. The first that fails ends the others.
+func (s *service) run(ctx context.Context) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.opts.Listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	s.log.Info("listening", "address", listener.Addr().String(), "mode", string(s.cfg.Mode), "identity", s.opts.Identity)
+	if s.opts.Listening != nil {
+		s.opts.Listening(listener.Addr())
+	}
+	leads := func() bool { return true }
+	if s.election != nil {
+		leads = s.election.Leads
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		return server.Serve(ctx, listener, server.Handler(s.log, s.reg, s.loop, time.Now, server.Options{
+			TokenFile: s.cfg.Server.TokenFile, Mode: string(s.cfg.Mode), Leading: leads, Ready: s.ready,
+		}))
+	})
+	g.Go(func() error { s.cache.Run(ctx); return nil })
+	g.Go(func() error { return s.reload(ctx) })
+	if s.telemetry != nil {
+		g.Go(func() error { return s.scrape(ctx) })
+	}
+	g.Go(func() error {
+		if s.election == nil {
+			return s.lead(ctx)
+		}
+		return s.election.Run(ctx, s.lead)
+	})
+	return g.Wait()
+}
+
+// lead walks the ladders while this replica leads.
+func (s *service) lead(ctx context.Context) error {
+	s.log.Info("leading", "identity", s.opts.Identity)
+	s.loop.Forget() // what this replica remembers may be another's history by now
+	if err := s.cache.WaitSynced(ctx); err != nil {
+		return nil //nolint:nilerr // it ends only with ctx
+	}
+	return s.loop.Run(ctx, time.Duration(s.cfg.Every), time.Now)
+}
+
+func (s *service) ready() error {
+	if f := s.loop.Fleet(); f.At.IsZero() && (s.election == nil || s.election.Leads()) {
+		return errors.New("the fleet has not been observed yet")
+	}
+	if s.election != nil && s.election.Leader() == "" {
+		return errors.New("no replica leads")
+	}
+	return nil
+}
+
+func (s *service) scrape(ctx context.Context) error {
+	every := time.NewTicker(time.Duration(s.cfg.Telemetry.Every))
+	defer every.Stop()
+	for {
+		s.telemetry.scrape(ctx, time.Now(), scrapeLimit)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-every.C:
+		}
+	}
+}
+
+// reloadEvery is how often the configuration file is looked at. Kubernetes replaces
+// mounted files by links, which no watch of the file itself survives.
+const reloadEvery = 2 * time.Second
+
+// reload puts a changed configuration in force. One with a mistake is told once, and
+// what is in force stays.
+func (s *service) reload(ctx context.Context) error {
+	if s.opts.ConfigFile == "" {
+		return nil
+	}
+	last, err := os.ReadFile(s.opts.ConfigFile)
+	if err != nil {
+		s.log.Warn("configuration not readable", "err", err)
+	}
+	every := time.NewTicker(reloadEvery)
+	defer every.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-every.C:
+		}
+		data, err := os.ReadFile(s.opts.ConfigFile)
+		if err != nil || string(data) == string(last) {
+			continue // a file that is being replaced is not there for a moment
+		}
+		last = data
+		cfg, lcfg, err := parseConfig(s.opts.ConfigFile, data)
+		if err == nil && (cfg.Mode == actuator.ModeDryRun) != s.dryRun() {
+			err = errors.New("into or out of mode dry-run takes a restart: a dry run has no leader and keeps its incidents in memory")
+		}
+		if err != nil {
+			s.log.Error("configuration not taken; the one in force stays", "err", err)
+			continue
+		}
+		s.door.gates(actuator.Gates(cfg.Mode, cfg.Gates))
+		s.loop.Configure(lcfg)
+		s.log.Info("configuration taken", "mode", string(cfg.Mode), "playbooks", len(lcfg.Playbooks.List))
+	}
+}
