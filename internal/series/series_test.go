@@ -256,7 +256,11 @@ func TestAFolderOfItsOwnKeepsItsSeries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close()
+	defer func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
 	if got, want := query(t, db, `a`, t0), []string{`{__name__="a", node="n1"} 1`}; !cmp.Equal(got, want) {
 		t.Errorf("after a restart: %v, want %v", got, want)
 	}

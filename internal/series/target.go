@@ -54,7 +54,7 @@ func (db *DB) Target(extra ...labels.Label) (*Target, error) {
 		return nil, fmt.Errorf("target %s: label %q is there twice", ls, name)
 	}
 	b := labels.NewBuilder(ls)
-	b.Set(labels.MetricName, "up")
+	b.Set(model.MetricNameLabel, "up")
 	return &Target{db: db, extra: ls, up: row{labels: b.Labels()}, rows: map[string]*row{}, refs: map[storage.SeriesRef]*row{}}, nil
 }
 

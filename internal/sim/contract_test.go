@@ -13,6 +13,7 @@ import (
 
 func TestTheClusterKeepsTheContract(t *testing.T) {
 	contract.Run(t, func(t *testing.T) contract.Backend {
+		t.Helper()
 		return &backend{run: start(t, Config{Seed: 7, Answer: Span{time.Hour, time.Hour}})}
 	})
 }
@@ -80,10 +81,18 @@ func (b *backend) must(t *testing.T, err error) {
 	}
 }
 
-func (b *backend) Refuse(t *testing.T, p fleet.PodRef) { b.must(t, b.People().Protect(p.UID, true)) }
-func (b *backend) Allow(t *testing.T, p fleet.PodRef)  { b.must(t, b.People().Protect(p.UID, false)) }
+func (b *backend) Refuse(t *testing.T, p fleet.PodRef) {
+	t.Helper()
+	b.must(t, b.People().Protect(p.UID, true))
+}
+
+func (b *backend) Allow(t *testing.T, p fleet.PodRef) {
+	t.Helper()
+	b.must(t, b.People().Protect(p.UID, false))
+}
 
 func (b *backend) Cordon(t *testing.T, node string, unschedulable bool) {
+	t.Helper()
 	if unschedulable {
 		b.must(t, b.People().Cordon(node))
 		return
@@ -92,6 +101,7 @@ func (b *backend) Cordon(t *testing.T, node string, unschedulable bool) {
 }
 
 func (b *backend) Suspend(t *testing.T, ref fleet.JobRef, suspend bool) {
+	t.Helper()
 	if suspend {
 		b.must(t, b.People().Suspend(ref))
 		return

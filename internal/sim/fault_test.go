@@ -136,8 +136,8 @@ func TestALostGPU(t *testing.T) {
 	if f.Where != "gpu-a-03/gpu-5" || f.NoticedAfterSeconds != 310 || f.EndedAfterSeconds < 500 || f.Missed {
 		t.Errorf("the fault is reported as %+v", f)
 	}
-	if min := rep.LostGPUHours["fault"] + rep.LostGPUHours["lost work"]; f.GPUHours < min || f.GPUHours > rep.GPUHours-rep.UsefulGPUHours {
-		t.Errorf("the fault has cost %v GPU-hours, want at least %v", f.GPUHours, min)
+	if least := rep.LostGPUHours["fault"] + rep.LostGPUHours["lost work"]; f.GPUHours < least || f.GPUHours > rep.GPUHours-rep.UsefulGPUHours {
+		t.Errorf("the fault has cost %v GPU-hours, want at least %v", f.GPUHours, least)
 	}
 	if err := r.check(); err != nil {
 		t.Error(err)

@@ -104,12 +104,11 @@ func (s *Simulation) addNode(i int) {
 }
 
 // addResident puts the pod on the node that belongs to it: the collector.
-func (s *Simulation) addResident(n *node) *pod {
+func (s *Simulation) addResident(n *node) {
 	p := &pod{uid: s.uid(), namespace: "stoker", node: n, running: true, resident: true, controlled: true, blame: none}
 	p.name = "stoker-collector-" + p.uid[:5]
 	n.pods = append(n.pods, p)
 	s.pods[p.uid] = p
-	return p
 }
 
 func (n *node) all() uint64 { return 1<<len(n.gpus) - 1 }

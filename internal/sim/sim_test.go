@@ -78,8 +78,13 @@ func TestNewNamesEveryMistake(t *testing.T) {
 			{Namespace: "a", Name: "big", Workers: 1, GPUs: 1, Iterations: 0, At: time.Microsecond, MinAvailable: 2},
 		},
 		Faults: []Fault{
-			{Kind: "moon-phase"}, {Kind: GPULost}, {Kind: GPULost, Job: "a/none"}, {Kind: GPULost, Node: "none", GPU: 100},
-			{Kind: TelemetryLost, Job: "a/big"}, {Kind: JobCrash, Node: "gpu-a-01"}, {Kind: BootHangs, Job: "a/big", Incurable: true},
+			{Kind: "moon-phase"},
+			{Kind: GPULost},
+			{Kind: GPULost, Job: "a/none"},
+			{Kind: GPULost, Node: "none", GPU: 100},
+			{Kind: TelemetryLost, Job: "a/big"},
+			{Kind: JobCrash, Node: "gpu-a-01"},
+			{Kind: BootHangs, Job: "a/big", Incurable: true},
 		},
 	})
 	if err == nil {
