@@ -1,0 +1,117 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"stoker.dev/stoker/internal/remedy"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// show runs a demo and returns its lines and its report.
+func show(t *testing.T, o DemoOptions) (string, DemoReport, []byte) {
+	t.Helper()
+	o.Report = filepath.Join(t.TempDir(), "report.json")
+	var out bytes.Buffer
+	if err := Demo(t.Context(), &out, o); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	raw, err := os.ReadFile(o.Report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r DemoReport
+	if err := json.Unmarshal(raw, &r); err != nil {
+		t.Fatal(err)
+	}
+	return out.String(), r, raw
+}
+
+// TestDemoHealsTheLostGPU runs the first half hour, in which the GPU falls off the bus,
+// twice: the same bytes come out, and the ladder is climbed to its end.
+func TestDemoHealsTheLostGPU(t *testing.T) {
+	o := DemoOptions{For: 32 * time.Minute, Seed: 1}
+	lines, r, raw := show(t, o)
+	again, _, rawAgain := show(t, o)
+	if lines != again || !bytes.Equal(raw, rawAgain) {
+		t.Error("the same options gave other bytes the second time")
+	}
+	var healed []IncidentReport
+	for _, in := range r.Incidents {
+		if in.Class == remedy.ClassGPULost {
+			healed = append(healed, in)
+		}
+	}
+	if len(healed) != 1 || healed[0].Phase != remedy.PhaseResolved {
+		t.Fatalf("incidents for the lost GPU: %+v, want one that is resolved\n%s", healed, lines)
+	}
+	var steps []string
+	last := healed[0].OpenedSeconds
+	for _, s := range healed[0].Steps {
+		steps = append(steps, s.Action)
+		if s.StartedSeconds < last || s.EndedSeconds < s.StartedSeconds {
+			t.Errorf("%s ran from %.0f to %.0f, after %.0f", s.Action, s.StartedSeconds, s.EndedSeconds, last)
+		}
+		last = s.EndedSeconds
+	}
+	if got, want := strings.Join(steps, " "), "cordon checkpoint stop start drain reboot verify release"; got != want {
+		t.Errorf("steps %q, want %q", got, want)
+	}
+	if r.Cordons != 1 || r.WrongCordons != 0 || r.Resubmissions != 1 || r.MissedFaults != 0 || r.RanTwice != 0 {
+		t.Errorf("cordons %d, wrong %d, resubmissions %d, missed %d, ran twice %d; want 1 0 1 0 0\n%s",
+			r.Cordons, r.WrongCordons, r.Resubmissions, r.MissedFaults, r.RanTwice, strings.Join(r.Mistakes, "\n"))
+	}
+	if r.Goodput <= 0 || r.Goodput >= 1 || len(r.Report.LostGPUHours) == 0 {
+		t.Errorf("goodput %v, lost %v", r.Goodput, r.Report.LostGPUHours)
+	}
+}
+
+func TestDemoWithoutStokerHealsNothing(t *testing.T) {
+	_, r, _ := show(t, DemoOptions{For: 32 * time.Minute, Seed: 1, Off: true})
+	if r.Cordons != 0 || len(r.Incidents) != 0 || r.MissedFaults != 1 {
+		t.Errorf("cordons %d, incidents %d, missed faults %d; want 0 0 1", r.Cordons, len(r.Incidents), r.MissedFaults)
+	}
+}
+
+func TestDemoAnswersOnLoopbackOnly(t *testing.T) {
+	err := Demo(t.Context(), io.Discard, DemoOptions{For: time.Minute, Listen: "0.0.0.0:0"})
+	if err == nil || !strings.Contains(err.Error(), "loopback") {
+		t.Errorf("listening everywhere: %v, want an error that names loopback", err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	enough := errors.New("seen enough")
+	var status int
+	var body []byte
+	o := DemoOptions{For: time.Hour, Speed: 1, Listen: "127.0.0.1:0", Listening: func(a net.Addr) {
+		go func() {
+			defer cancel(enough)
+			resp, err := http.Get("http://" + a.String() + "/api/v1/incidents")
+			if err != nil {
+				return
+			}
+			defer resp.Body.Close()
+			status = resp.StatusCode
+			body, _ = io.ReadAll(resp.Body)
+			http.DefaultClient.CloseIdleConnections()
+		}()
+	}}
+	if err := Demo(ctx, io.Discard, o); !errors.Is(err, enough) {
+		t.Fatalf("demo: %v, want it to be stopped", err)
+	}
+	if status != http.StatusOK || strings.TrimSpace(string(body)) != "[]" {
+		t.Errorf("incidents: %d %q, want 200 and an empty list", status, body)
+	}
+}
