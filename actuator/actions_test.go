@@ -135,6 +135,7 @@ func TestChecksOfNodes(t *testing.T) {
 		"a node that is gone is gone":                                   {action: "cordon", gone: true, receipt: receipt, after: soon, want: remedy.Gone, note: "gpu-a-01 is gone"},
 		"a release that is seen is done":                                {action: "release", node: new(whole(func(n *fleet.Node) { n.Hold = theirs })), receipt: remedy.Receipt{At: t0, Version: 5, Note: "stays held by gpu-ecc-b"}, after: soon, want: remedy.Done, note: "stays held"},
 		"a release is not done by the state from before it":             {action: "release", node: new(whole(func(n *fleet.Node) { n.Version = 4 })), receipt: receipt, after: soon},
+		"a release is not done by a state from before the hold":         {action: "release", node: new(whole(func(n *fleet.Node) { n.Version = 4; n.Hold = fleet.Hold{} })), receipt: receipt, after: soon},
 		"a mark that somebody has put back is removed again":            {action: "release", node: new(whole(func(n *fleet.Node) { n.Version = 6 })), receipt: receipt, after: soon, want: remedy.Conflict, note: "back on gpu-a-01"},
 		"a release of a node that is gone has nothing left to do":       {action: "release", gone: true, receipt: receipt, after: soon, want: remedy.Gone},
 		"a drain waits for pods that are stopping":                      {action: "drain", pods: []fleet.Pod{going}, receipt: remedy.Receipt{At: t0, Pods: []fleet.PodRef{pod.PodRef}}, after: soon},
@@ -412,12 +413,69 @@ func TestAStartLeavesTheJobsOfOthers(t *testing.T) {
 	}
 }
 
+func TestAStartFindsWhatAnEarlierOrderStarted(t *testing.T) {
+	m := contract.NewMemory(1)
+	ref := m.RunJob(t, "llm", 1, 8)
+	m.ChangeJob(ref, func(j *fleet.Job) { j.StoppedBy, j.StartedBy = inc+"/1-stop/llm", inc+"/2-start/llm" })
+	r, err := open(t, m).Start(t.Context(), onJob("start", ref))
+	if err != nil || !r.Found || !strings.Contains(r.Note, "started already") {
+		t.Errorf("receipt %+v, %v, want found", r, err)
+	}
+}
+
+// booted tells the boots of pods, as a backend may that knows them.
+type booted struct{ *contract.Memory }
+
+func (b booted) PodsOf(ctx context.Context, ref fleet.JobRef) ([]fleet.Pod, error) {
+	pods, err := b.Memory.PodsOf(ctx, ref)
+	for i := range pods {
+		pods[i].BootID = "boot-0"
+	}
+	return pods, err
+}
+
+func TestAPodOfAnEndedBootKeepsNoJob(t *testing.T) {
+	m := contract.NewMemory(4)
+	ref := stoppedJob(t, m, open(t, m))
+	if _, err := open(t, booted{m}).Start(t.Context(), onJob("start", ref)); err != nil {
+		t.Errorf("start: %v, want none: the pod's boot has ended", err)
+	}
+}
+
 func TestARebootDoesNotLoseWorkUnasked(t *testing.T) {
 	m := contract.NewMemory(1)
 	m.RunJob(t, "llm", 1, 8)
 	m.Change("gpu-a-01", func(n *fleet.Node) { n.Hold, n.Unschedulable = mine, true })
 	_, err := open(t, m).Start(t.Context(), onNode("reboot", "gpu-a-01"))
 	wantErr(t, err, remedy.Conflict, "train/llm-0 still holds GPUs of gpu-a-01")
+}
+
+func TestARebootTakesPodsThatWereAskedToGo(t *testing.T) {
+	m := contract.NewMemory(1)
+	a := open(t, m)
+	m.RunJob(t, "llm", 1, 8)
+	m.Stick("gpu-a-01") // a dead node: what was asked to go stays in the API
+	m.Change("gpu-a-01", func(n *fleet.Node) { n.Hold, n.Unschedulable = mine, true })
+	if _, err := a.Start(t.Context(), onNode("drain", "gpu-a-01")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Start(t.Context(), onNode("reboot", "gpu-a-01")); err != nil {
+		t.Errorf("reboot: %v, want a start", err)
+	}
+}
+
+// foreign has a repair of somebody else's under every name.
+type foreign struct{ *contract.Memory }
+
+func (foreign) Repair(_ context.Context, name string) (actuator.Repair, error) {
+	return actuator.Repair{Name: name, Key: "gpu-ecc-b/1-reboot", BootID: "boot-0"}, nil
+}
+
+func TestARepairOfAnotherOrderIsNotOurs(t *testing.T) {
+	m := contract.NewMemory(1)
+	m.Change("gpu-a-01", func(n *fleet.Node) { n.Hold, n.Unschedulable = mine, true })
+	_, err := open(t, foreign{m}).Start(t.Context(), onNode("reboot", "gpu-a-01"))
+	wantErr(t, err, remedy.Rejected, "is of another order, gpu-ecc-b/1-reboot")
 }
 
 func TestARebootNeedsABootID(t *testing.T) {

@@ -269,14 +269,22 @@ func (m *Memory) MarkNode(_ context.Context, n fleet.Node, hold fleet.Hold, unsc
 func (m *Memory) PodsOn(_ context.Context, node string) ([]fleet.Pod, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return fleet.Snapshot{Pods: m.pods}.PodsOn(node), nil
+	return bootless(fleet.Snapshot{Pods: m.pods}.PodsOn(node)), nil
 }
 
 // PodsOf lists the pods of a job.
 func (m *Memory) PodsOf(_ context.Context, job fleet.JobRef) ([]fleet.Pod, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return fleet.Snapshot{Pods: m.pods}.PodsOf(job), nil
+	return bootless(fleet.Snapshot{Pods: m.pods}.PodsOf(job)), nil
+}
+
+// bootless takes the boots out of pods that are read: an API object does not tell of them.
+func bootless(pods []fleet.Pod) []fleet.Pod {
+	for i := range pods {
+		pods[i].BootID = ""
+	}
+	return pods
 }
 
 // Evict asks a pod to go.

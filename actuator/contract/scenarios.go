@@ -143,6 +143,11 @@ var scenarios = []struct {
 		if len(r.Pods) != 4 {
 			b.Errorf("the receipt names %d pods, want 4", len(r.Pods))
 		}
+		for _, p := range r.Pods {
+			if n, err := b.Cluster().Node(b.Context(), p.Node); err != nil || p.BootID != n.BootID || p.BootID == "" {
+				b.Errorf("the receipt has pod %s in boot %q of %s, %v", p.Name, p.BootID, p.Node, err)
+			}
+		}
 		if pods, err := b.Cluster().PodsOf(b.Context(), ref); err != nil || len(pods) != 0 {
 			b.Errorf("pods after the stop: %v, %v", pods, err)
 		}
@@ -168,6 +173,10 @@ var scenarios = []struct {
 		if !slices.Contains(j.Avoid, ill) {
 			b.Errorf("job avoids %v, want %s among them", j.Avoid, ill)
 		}
+		b.Suspend(b.T, ref, true) // a person, after our start
+		if again := b.start(start); !again.Found || !b.job(ref).Suspended {
+			b.Errorf("started again: receipt %+v, suspended %v", again, b.job(ref).Suspended)
+		}
 		if b.watched.writes != 3 {
 			b.Errorf("%d writes, want 3: cordon, stop, start", b.watched.writes)
 		}
@@ -189,6 +198,9 @@ var scenarios = []struct {
 		if out := b.end(stop, r); out.Ending != remedy.Yielded {
 			b.Errorf("stop ended %s (%s), want yielded", out.Ending, out.Note)
 		}
+		if again := b.start(stop); !again.Found || b.job(ref).Suspended {
+			b.Errorf("stopped again: receipt %+v, suspended %v", again, b.job(ref).Suspended)
+		}
 		b.refused(b.order("start", incA, b.of(ref)), remedy.Yielded)
 	}},
 	{"a drained node has its own pods only", func(b *bench) {
@@ -196,7 +208,10 @@ var scenarios = []struct {
 		gone := b.RunPod(b.T, node, PodControlled)
 		stays := b.RunPod(b.T, node, PodResident)
 		b.do(b.order("cordon", incA, b.on(0)))
-		b.do(b.order("drain", incA, b.on(0)))
+		r := b.do(b.order("drain", incA, b.on(0)))
+		if boot := b.node(0).BootID; len(r.Pods) != 1 || r.Pods[0].UID != gone.UID || r.Pods[0].BootID != boot {
+			b.Errorf("the receipt has pods %v, want %s in boot %s", r.Pods, gone.Name, boot)
+		}
 		pods, err := b.Cluster().PodsOn(b.Context(), node)
 		if err != nil {
 			b.Fatal(err)
