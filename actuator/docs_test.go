@@ -80,6 +80,7 @@ var (
 )
 
 func table(t *testing.T, s actuator.Spec) string {
+	t.Helper()
 	i := s.Info
 	var b strings.Builder
 	row := func(k, v string) { fmt.Fprintf(&b, "| %s | %s |\n", k, v) }
@@ -134,6 +135,7 @@ func table(t *testing.T, s actuator.Spec) string {
 }
 
 func kind(t *testing.T, typ reflect.Type) string {
+	t.Helper()
 	if typ.Kind() == reflect.Pointer {
 		typ = typ.Elem()
 	}

@@ -32,7 +32,8 @@ func (a release) Start(ctx context.Context, o remedy.Order) (remedy.Receipt, err
 		return remedy.Receipt{Version: n.Version, Found: true, Note: n.Name + " has no mark of ours"}, nil
 	}
 	hold := n.Hold.Without(o.Incident)
-	unschedulable, note := n.Unschedulable, ""
+	var note string
+	ours := false // whether it is ours to let new work in
 	switch {
 	case hold.Any():
 		note = fmt.Sprintf("%s stays held by %s", n.Name, holders(hold))
@@ -41,9 +42,9 @@ func (a release) Start(ctx context.Context, o remedy.Order) (remedy.Receipt, err
 	case !n.Hold.Cordoned:
 		note = n.Name + " stays cordoned, as it was before us"
 	default:
-		unschedulable, note = false, n.Name+" takes work again"
+		ours, note = true, n.Name+" takes work again"
 	}
-	m, err := a.nodes.MarkNode(ctx, n, hold, unschedulable)
+	m, err := a.nodes.MarkNode(ctx, n, hold, n.Unschedulable && !ours)
 	if err != nil {
 		return remedy.Receipt{}, fmt.Errorf("release %s: %w", n.Name, err)
 	}

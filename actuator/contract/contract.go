@@ -63,6 +63,7 @@ const (
 
 // Run runs the contract. newBackend is called for each test.
 func Run(t *testing.T, newBackend func(t *testing.T) Backend) {
+	t.Helper()
 	for _, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) { s.run(newBench(t, newBackend(t))) })
 	}
@@ -89,6 +90,7 @@ type bench struct {
 }
 
 func newBench(t *testing.T, b Backend) *bench {
+	t.Helper()
 	w := &watched{Cluster: b.Cluster()}
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	door, err := actuator.New(log, w, actuator.Actions, nil, prometheus.NewRegistry())
@@ -113,9 +115,10 @@ func (b *bench) order(action, incident string, to remedy.Target) remedy.Order {
 	}
 }
 
-func (b *bench) node(i int) fleet.Node {
+// node reads the ill node.
+func (b *bench) node() fleet.Node {
 	b.Helper()
-	n, err := b.Cluster().Node(b.Context(), b.Nodes()[i])
+	n, err := b.Cluster().Node(b.Context(), b.Nodes()[0])
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -131,9 +134,10 @@ func (b *bench) job(ref fleet.JobRef) fleet.Job {
 	return j
 }
 
-func (b *bench) on(i int) remedy.Target {
+// on is the ill node as a target, and of a job as one.
+func (b *bench) on() remedy.Target {
 	b.Helper()
-	n := b.node(i)
+	n := b.node()
 	return remedy.Target{Node: n.Name, UID: n.UID}
 }
 
@@ -160,8 +164,8 @@ func (b *bench) start(o remedy.Order) remedy.Receipt {
 	return remedy.Receipt{}
 }
 
-// refused starts an order that is not to start.
-func (b *bench) refused(o remedy.Order, want remedy.Ending) error {
+// refused starts an order that is not to start, and returns what is said against it.
+func (b *bench) refused(o remedy.Order, want remedy.Ending) string {
 	b.Helper()
 	writes := b.watched.writes
 	_, err := b.door.Start(b.Context(), o)
@@ -171,7 +175,7 @@ func (b *bench) refused(o remedy.Order, want remedy.Ending) error {
 	if b.watched.writes != writes {
 		b.Errorf("%s was refused after %d writes", o.Action, b.watched.writes-writes)
 	}
-	return err
+	return err.Error()
 }
 
 // end waits for the end of an order.

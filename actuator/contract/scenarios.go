@@ -24,10 +24,10 @@ var scenarios = []struct {
 	run  func(*bench)
 }{
 	{"a cordoned node is marked and closed in one write, and released as it was", func(b *bench) {
-		before := b.node(0)
-		o := b.order("cordon", incA, b.on(0))
+		before := b.node()
+		o := b.order("cordon", incA, b.on())
 		r := b.do(o)
-		n := b.node(0)
+		n := b.node()
 		want := fleet.Hold{Incidents: map[string]time.Time{incA: o.Reserved}, Cordoned: true, Why: o.Cause}
 		if d := cmp.Diff(n.Hold, want, cmpopts.EquateApproxTime(time.Second)); d != "" || !n.Unschedulable {
 			b.Errorf("unschedulable %v, hold (-got +want):\n%s", n.Unschedulable, d)
@@ -35,48 +35,48 @@ var scenarios = []struct {
 		if r.Version <= before.Version || b.watched.writes != 1 {
 			b.Errorf("version %d after %d, with %d writes, want a later one with one write", r.Version, before.Version, b.watched.writes)
 		}
-		b.do(b.order("release", incA, b.on(0)))
-		if n := b.node(0); n.Unschedulable || n.Hold.Any() || n.Hold.Cordoned {
+		b.do(b.order("release", incA, b.on()))
+		if n := b.node(); n.Unschedulable || n.Hold.Any() || n.Hold.Cordoned {
 			b.Errorf("after its release the node is unschedulable %v, held %+v", n.Unschedulable, n.Hold)
 		}
 	}},
 	{"a node that a person cordoned stays cordoned after its release (H1)", func(b *bench) {
 		b.Cordon(b.T, b.Nodes()[0], true)
-		b.do(b.order("cordon", incA, b.on(0)))
-		b.do(b.order("release", incA, b.on(0)))
-		if n := b.node(0); !n.Unschedulable || n.Hold.Any() {
+		b.do(b.order("cordon", incA, b.on()))
+		b.do(b.order("release", incA, b.on()))
+		if n := b.node(); !n.Unschedulable || n.Hold.Any() {
 			b.Errorf("after its release the node is unschedulable %v, held %+v", n.Unschedulable, n.Hold)
 		}
 	}},
 	{"a node with two holds is released with the last one (L9)", func(b *bench) {
-		b.do(b.order("cordon", incA, b.on(0)))
-		b.do(b.order("cordon", incB, b.on(0)))
-		b.do(b.order("release", incA, b.on(0)))
-		if n := b.node(0); !n.Unschedulable || n.Hold.Has(incA) || !n.Hold.Has(incB) || !n.Hold.Cordoned {
+		b.do(b.order("cordon", incA, b.on()))
+		b.do(b.order("cordon", incB, b.on()))
+		b.do(b.order("release", incA, b.on()))
+		if n := b.node(); !n.Unschedulable || n.Hold.Has(incA) || !n.Hold.Has(incB) || !n.Hold.Cordoned {
 			b.Errorf("after the first release the node is unschedulable %v, held %+v", n.Unschedulable, n.Hold)
 		}
-		b.do(b.order("release", incB, b.on(0)))
-		if n := b.node(0); n.Unschedulable || n.Hold.Any() {
+		b.do(b.order("release", incB, b.on()))
+		if n := b.node(); n.Unschedulable || n.Hold.Any() {
 			b.Errorf("after the last release the node is unschedulable %v, held %+v", n.Unschedulable, n.Hold)
 		}
 	}},
 	{"a person who uncordons a held node has the last word", func(b *bench) {
-		o := b.order("cordon", incA, b.on(0))
+		o := b.order("cordon", incA, b.on())
 		r := b.do(o)
 		b.Cordon(b.T, b.Nodes()[0], false)
 		if out := b.end(o, r); out.Ending != remedy.Yielded {
 			b.Errorf("cordon ended %s (%s), want yielded", out.Ending, out.Note)
 		}
 		b.refused(o, remedy.Yielded)
-		b.refused(b.order("drain", incA, b.on(0)), remedy.Yielded)
-		b.refused(b.order("reboot", incA, b.on(0)), remedy.Yielded)
-		b.do(b.order("release", incA, b.on(0)))
-		if n := b.node(0); n.Unschedulable || n.Hold.Any() {
+		b.refused(b.order("drain", incA, b.on()), remedy.Yielded)
+		b.refused(b.order("reboot", incA, b.on()), remedy.Yielded)
+		b.do(b.order("release", incA, b.on()))
+		if n := b.node(); n.Unschedulable || n.Hold.Any() {
 			b.Errorf("after its release the node is unschedulable %v, held %+v", n.Unschedulable, n.Hold)
 		}
 	}},
 	{"a write to what has changed since it was read is a conflict", func(b *bench) {
-		n := b.node(0)
+		n := b.node()
 		b.Cordon(b.T, n.Name, true)
 		if _, err := b.Cluster().MarkNode(b.Context(), n, fleet.Hold{}, false); ending(err) != remedy.Conflict {
 			b.Errorf("mark of a node that has changed: %v (%s), want a conflict", err, ending(err))
@@ -207,9 +207,9 @@ var scenarios = []struct {
 		node := b.Nodes()[0]
 		gone := b.RunPod(b.T, node, PodControlled)
 		stays := b.RunPod(b.T, node, PodResident)
-		b.do(b.order("cordon", incA, b.on(0)))
-		r := b.do(b.order("drain", incA, b.on(0)))
-		if boot := b.node(0).BootID; len(r.Pods) != 1 || r.Pods[0].UID != gone.UID || r.Pods[0].BootID != boot {
+		b.do(b.order("cordon", incA, b.on()))
+		r := b.do(b.order("drain", incA, b.on()))
+		if boot := b.node().BootID; len(r.Pods) != 1 || r.Pods[0].UID != gone.UID || r.Pods[0].BootID != boot {
 			b.Errorf("the receipt has pods %v, want %s in boot %s", r.Pods, gone.Name, boot)
 		}
 		pods, err := b.Cluster().PodsOn(b.Context(), node)
@@ -225,8 +225,8 @@ var scenarios = []struct {
 		kept := b.RunPod(b.T, node, PodControlled)
 		free := b.RunPod(b.T, node, PodControlled)
 		b.Refuse(b.T, kept)
-		b.do(b.order("cordon", incA, b.on(0)))
-		o := b.order("drain", incA, b.on(0))
+		b.do(b.order("cordon", incA, b.on()))
+		o := b.order("drain", incA, b.on())
 		r := b.start(o)
 		f := b.Until(b.T, "the free pod is gone", func(f fleet.Snapshot) bool { return f.At.After(r.At) && len(f.Left([]fleet.PodRef{free})) == 0 })
 		out, ok := b.door.Check(b.Now(), f, o, r)
@@ -245,15 +245,15 @@ var scenarios = []struct {
 		node := b.Nodes()[0]
 		b.RunPod(b.T, node, PodControlled)
 		bare := b.RunPod(b.T, node, PodBare)
-		b.do(b.order("cordon", incA, b.on(0)))
-		if err := b.refused(b.order("drain", incA, b.on(0)), remedy.Rejected); !strings.Contains(err.Error(), bare.Name) {
-			b.Errorf("drain: %v, want the pod's name", err)
+		b.do(b.order("cordon", incA, b.on()))
+		if said := b.refused(b.order("drain", incA, b.on()), remedy.Rejected); !strings.Contains(said, bare.Name) {
+			b.Errorf("drain: %s, want the pod's name", said)
 		}
 	}},
 	{"a node is booted once, and is done when it is back", func(b *bench) {
-		b.do(b.order("cordon", incA, b.on(0)))
-		o := b.order("reboot", incA, b.on(0))
-		o.BootID = b.node(0).BootID
+		b.do(b.order("cordon", incA, b.on()))
+		o := b.order("reboot", incA, b.on())
+		o.BootID = b.node().BootID
 		r := b.start(o)
 		if r.Found || r.BootID != o.BootID {
 			b.Errorf("receipt %+v, want the boot %s", r, o.BootID)
@@ -268,24 +268,24 @@ var scenarios = []struct {
 		if out := b.end(o, r); out.Ending != remedy.Done {
 			b.Errorf("ended %s (%s), want done", out.Ending, out.Note)
 		}
-		other := b.order("reboot", incA, b.on(0))
+		other := b.order("reboot", incA, b.on())
 		other.BootID = o.BootID
 		if again := b.do(other); !again.Found || b.watched.writes != 2 {
 			b.Errorf("receipt %+v after %d writes, want found: the node has been booted since the fault", again, b.watched.writes)
 		}
 	}},
 	{"a repair that failed is told when it is looked at, and not made anew", func(b *bench) {
-		b.do(b.order("cordon", incA, b.on(0)))
-		o := b.order("reboot", incA, b.on(0))
+		b.do(b.order("cordon", incA, b.on()))
+		o := b.order("reboot", incA, b.on())
 		r := b.start(o)
 		name := strings.TrimPrefix(r.Note, "repair ")
 		b.FailRepair(b.T, name, "no answer from the BMC")
-		if err := b.refused(o, remedy.Rejected); !strings.Contains(err.Error(), name) {
-			b.Errorf("reboot: %v, want the repair's name", err)
+		if said := b.refused(o, remedy.Rejected); !strings.Contains(said, name) {
+			b.Errorf("reboot: %s, want the repair's name", said)
 		}
 	}},
 	{"a repair has one name once", func(b *bench) {
-		n := b.node(0)
+		n := b.node()
 		rep := actuator.Repair{Name: "reboot-contract", Action: "reboot", Key: incA + "/1-reboot", Node: n.Name, BootID: n.BootID}
 		if _, err := b.Cluster().Repair(b.Context(), rep.Name); ending(err) != remedy.Gone {
 			b.Errorf("read what is not there: %v (%s), want gone", err, ending(err))
@@ -313,7 +313,7 @@ func (b *bench) ready(action string) remedy.Order {
 	b.Helper()
 	switch action {
 	case "cordon":
-		return b.order(action, incA, b.on(0))
+		return b.order(action, incA, b.on())
 	case "checkpoint", "stop":
 		return b.order(action, incA, b.of(b.RunJob(b.T, "llm", 2, 8)))
 	case "start":
@@ -322,11 +322,11 @@ func (b *bench) ready(action string) remedy.Order {
 		return b.order(action, incA, b.of(ref))
 	case "drain":
 		b.RunPod(b.T, b.Nodes()[0], PodControlled)
-		b.do(b.order("cordon", incA, b.on(0)))
-		return b.order(action, incA, b.on(0))
+		b.do(b.order("cordon", incA, b.on()))
+		return b.order(action, incA, b.on())
 	case "reboot", "verify", "release":
-		b.do(b.order("cordon", incA, b.on(0)))
-		return b.order(action, incA, b.on(0))
+		b.do(b.order("cordon", incA, b.on()))
+		return b.order(action, incA, b.on())
 	}
 	b.Fatalf("the contract does not know what %s needs: add it to ready", action)
 	return remedy.Order{}
@@ -374,7 +374,7 @@ func absent(b *bench, action string) {
 		}
 		return
 	}
-	missing, other := remedy.Target{Node: "not-there"}, b.on(0)
+	missing, other := remedy.Target{Node: "not-there"}, b.on()
 	if info.Scope == remedy.ScopeJobs {
 		ref := b.RunJob(b.T, "llm", 1, 8)
 		missing, other = remedy.Target{Job: fleet.JobRef{Kind: ref.Kind, Namespace: ref.Namespace, Name: "not-there"}}, b.of(ref)
