@@ -43,7 +43,7 @@ var arrows = map[string][]string{
 	"internal/loop":    {"internal/fleet", "internal/remedy", "rules", "scheduler"},
 	"internal/store":   {"internal/store", "internal/fleet", "internal/remedy", "deploy/crds"},
 	"internal/kube":    {"internal/kube", "internal/fleet", "internal/remedy", "internal/observe", "internal/config", "actuator"},
-	"internal/sim":     {"internal/sim", "internal/fleet", "internal/remedy", "actuator", "collector"},
+	"internal/sim":     {"internal/sim", "internal/fleet", "internal/remedy", "actuator", "collector", "internal/series"},
 	"internal/server":  {"internal/fleet", "internal/remedy", "internal/loop", "rules"},
 	"internal/app":     everything,
 	"internal/e2e":     everything,

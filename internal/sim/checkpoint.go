@@ -29,17 +29,14 @@ func (s *Simulation) save(j *job, key string) {
 	}
 	j.writing = true
 	j.written++
-	n, step := j.written, s.iteration(j)
+	first, step := j.written == 1, s.iteration(j)
 	s.while(j, j.spec.Write.Milliseconds(), func() {
-		if !j.writing || j.written != n {
-			return
-		}
 		j.writing = false
 		s.keep(j, saved{step: step, uri: fmt.Sprintf("sim://checkpoints/%s/%s/%d", j.ref.Namespace, j.ref.Name, step), at: s.now})
 		if key != "" {
 			j.answered = key
 			s.tell(EventJob, "%s has saved iteration %d as it was asked", j.ref, step)
-		} else if n == 1 {
+		} else if first {
 			s.tell(EventJob, "%s has saved its first checkpoint, iteration %d", j.ref, step)
 		}
 		s.write(&j.version)

@@ -281,6 +281,32 @@ func TestABootThatHangsNeedsItsPowerCut(t *testing.T) {
 	}
 }
 
+func TestWhatTheDriverKnewEndsWithItsBoot(t *testing.T) {
+	r := start(t, one(1, 8, Fault{At: 10 * time.Minute, Kind: GPULost, Node: "gpu-a-01", GPU: 1}))
+	tm := r.telemetry("gpu-a-01")
+	r.to(10 * time.Minute) // and nobody has read of it
+	r.repair("gpu-a-01", "reboot")
+	r.by(10 * time.Minute)
+	if in := r.mustSample(tm); len(in.Events) != 0 {
+		t.Errorf("in its new boot the node tells of %+v", in.Events)
+	}
+}
+
+func TestALateReaderMissesTheOldestOfAStorm(t *testing.T) {
+	var l xidLog
+	_, next := l.from(0)
+	for i := range 3 * maxXIDs {
+		l.add(fleet.XIDEvent{XID: i})
+	}
+	got, end := l.from(next)
+	if len(got) > maxXIDs || len(got) < maxXIDs/2 || got[len(got)-1].XID != 3*maxXIDs-1 || end != 3*maxXIDs {
+		t.Errorf("%d events up to %d, next is %d; want the newest %d at most", len(got), got[len(got)-1].XID, end, maxXIDs)
+	}
+	if again, _ := l.from(end); len(again) != 0 {
+		t.Errorf("%d events are told twice", len(again))
+	}
+}
+
 func TestAnIncurableGPUStaysLost(t *testing.T) {
 	r := start(t, one(1, 8, Fault{At: 10 * time.Minute, Kind: GPULost, Node: "gpu-a-01", GPU: 1, Incurable: true}))
 	r.to(11 * time.Minute)

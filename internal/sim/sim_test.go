@@ -102,6 +102,18 @@ func TestNewNamesEveryMistake(t *testing.T) {
 	}
 }
 
+func TestWhatWasPlannedFirstHappensFirst(t *testing.T) {
+	r := start(t, Config{})
+	var got []int
+	for i, at := range []int64{5, 3, 5, 3, 4, 5} {
+		r.at(at, func() { got = append(got, i) })
+	}
+	r.to(time.Second)
+	if want := []int{1, 3, 4, 0, 2, 5}; !cmp.Equal(got, want) {
+		t.Errorf("in the order %v, want %v", got, want)
+	}
+}
+
 // one is a cluster with one job, whose times are known to the second.
 func one(workers, gpus int, faults ...Fault) Config {
 	exact := func(d time.Duration) Span { return Span{d, d} }
@@ -243,6 +255,10 @@ func TestACheckpointThatIsHalfWrittenIsNone(t *testing.T) {
 	r.until("it trains again", 3*time.Minute, func() bool { return r.jobs[0].state == training })
 	if got := r.iteration(r.jobs[0]); got != 0 {
 		t.Errorf("it goes on from %d, want 0", got)
+	}
+	r.by(2 * time.Minute)
+	if got := r.job("t/llm").Checkpoint.Step; got != 100 {
+		t.Errorf("two minutes later the newest checkpoint is %d, want 100", got)
 	}
 }
 
