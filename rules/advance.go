@@ -1,18 +1,15 @@
 package rules
 
 import (
-	"encoding/json"
+	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"stoker.dev/stoker/internal/fleet"
 	"stoker.dev/stoker/internal/remedy"
 )
-
-// recoveryWithin is how long a stopped job of a held or cancelled incident is waited
-// for until it can run again. Long: giving up would lose the job.
-const recoveryWithin = 24 * time.Hour
 
 // unknownNode is how long an incident waits for a node that nobody has heard of.
 const unknownNode = 15 * time.Minute
@@ -76,13 +73,22 @@ func Reserve(now time.Time, f fleet.Snapshot, in remedy.Incident, orders []remed
 	in.Waiting = nil
 	in.Steps = append(in.Steps, rec)
 	if len(in.Steps) > remedy.MaxSteps {
-		in.Steps = slices.Delete(in.Steps, 1, 2)
+		i := foldable(in.Steps)
+		in.Steps = slices.Delete(in.Steps, i, i+1)
 	}
 	return in
 }
 
 // offLadder is the rung of steps that only recover.
 const offLadder = -1
+
+// foldable is the place of the step that a history which is too long can spare: a try
+// to recover that was in vain. A ladder alone is never that long, and its own steps
+// say what is still to be given back.
+func foldable(steps []remedy.StepRecord) int {
+	vain := func(s remedy.StepRecord) bool { return s.Rung == offLadder && s.Ending == remedy.Late }
+	return max(1, slices.IndexFunc(steps, vain))
+}
 
 // A walk is one call of Advance.
 type walk struct {
@@ -101,6 +107,11 @@ func (w *walk) climb() []remedy.Order {
 	if w.unknown() {
 		return nil
 	}
+	w.learnBoot()
+	if !begun(w.in) && w.over() {
+		w.resolve("over by itself; nothing was done")
+		return nil
+	}
 	for {
 		if cur := w.in.Current(); cur != nil {
 			w.watchVerify(cur)
@@ -114,23 +125,46 @@ func (w *walk) climb() []remedy.Order {
 			w.in.Phase = remedy.PhaseOpen
 		}
 		if w.in.Rung >= len(w.in.Ladder) {
-			w.resolve("healed: every step of " + w.in.Playbook + " is done")
-			return nil
+			return w.top()
 		}
 		if w.in.Rung == 0 && len(w.in.Steps) == 0 && w.bootedSince() {
 			w.resolve("the node has been booted since the fault, before anything was done")
 			return nil
 		}
-		orders, skip := w.orders(w.in.Ladder[w.in.Rung])
+		step := w.in.Ladder[w.in.Rung]
+		if v := w.in.Ended(remedy.RoleVerify); v != nil && step.Role == remedy.RoleRelease {
+			if back := w.cameBack(v.Reserved); back != "" {
+				w.fail(back)
+				return w.turn()
+			}
+		}
+		orders, skip := w.orders(step)
 		if skip == "" {
 			return orders
 		}
-		step := w.in.Ladder[w.in.Rung]
 		w.in.Steps = append(w.in.Steps, remedy.StepRecord{
 			Rung: w.in.Rung, Action: step.Action, Role: step.Role, Reserved: w.now, Ended: w.now, Skipped: true, Note: skip,
 		})
 		w.in.Rung++
 	}
+}
+
+// top ends an incident whose ladder has no more steps, once all that it has stopped
+// runs again.
+func (w *walk) top() []remedy.Order {
+	_, there := w.fleet.Nodes[w.in.Subject.Node]
+	switch {
+	case len(w.owed()) > 0:
+		w.fail("every step is done, and " + names(w.owed()) + " does not run again")
+		return w.turn()
+	case w.in.Subject.Node != "" && !there:
+		w.resolve("the node is gone")
+	case !begun(w.in):
+		w.resolve("there was nothing to do: every step of " + w.in.Playbook + " was skipped")
+	default:
+		w.resolve("healed: every step of " + w.in.Playbook + " is done")
+	}
+	return nil
 }
 
 // turn goes on after a step that failed has left the ladder.
@@ -147,13 +181,33 @@ func (w *walk) turn() []remedy.Order {
 
 // tell handles an incident for which nothing is to be done.
 func (w *walk) tell() {
-	if remedy.Classes[w.in.Class].Event {
+	switch {
+	case remedy.Classes[w.in.Class].Event:
 		w.resolve("told; no playbook has steps for it")
-		return
-	}
-	if n := len(w.in.Evidence); n > 0 && w.in.Evidence[n-1].Resolved {
+	case w.over():
 		w.resolve("over by itself; nothing was done")
 	}
+}
+
+// over reports whether a state has ended by itself: whoever told of it has said so of
+// the newest time that they told of. An event does not end.
+func (w *walk) over() bool {
+	if remedy.Classes[w.in.Class].Event || len(w.in.Evidence) == 0 {
+		return false
+	}
+	newest := map[string]remedy.Evidence{} // by who tells: the alert, else the source
+	for _, e := range w.in.Evidence {
+		who := cmp.Or(e.Labels["alertname"], e.Source)
+		if old, ok := newest[who]; !ok || !e.At.Before(old.At) {
+			newest[who] = e
+		}
+	}
+	for _, e := range newest {
+		if !e.Resolved {
+			return false
+		}
+	}
+	return true
 }
 
 // unknown reports whether the ladder has to wait since nobody knows the node. A node
@@ -173,6 +227,22 @@ func (w *walk) unknown() bool {
 	return true
 }
 
+// learnBoot keeps the boot in which the fault is. It is the node's when the evidence
+// told of none, and a later one when the fault was seen again after a boot that was
+// not ours: orders are for that boot then, and the boot has healed nothing.
+func (w *walk) learnBoot() {
+	n, ok := w.fleet.Nodes[w.in.Subject.Node]
+	if !ok || n.BootID == "" || n.BootID == w.in.BootID || reserved(w.in, remedy.RoleRenew) != nil {
+		return
+	}
+	again := slices.ContainsFunc(w.in.Evidence, func(e remedy.Evidence) bool {
+		return !e.Resolved && e.BootID == n.BootID && e.At.After(lastIn(w.in))
+	})
+	if again || w.in.BootID == "" && !begun(w.in) {
+		w.in.BootID = n.BootID
+	}
+}
+
 // bootedSince reports whether the node has left the boot in which the fault was seen.
 func (w *walk) bootedSince() bool {
 	n, ok := w.fleet.Nodes[w.in.Subject.Node]
@@ -184,17 +254,36 @@ func (w *walk) watchVerify(cur *remedy.StepRecord) {
 	if cur.Role != remedy.RoleVerify {
 		return
 	}
-	node := w.fleet.Nodes[w.in.Subject.Node]
-	for _, e := range w.in.Evidence {
-		if e.Resolved || !e.At.After(cur.Reserved) || e.BootID != "" && e.BootID != node.BootID {
-			continue
-		}
-		for i := range cur.Orders {
-			if cur.Orders[i].Outcome == nil {
-				cur.Orders[i].Outcome = &remedy.Outcome{Ending: remedy.Rejected, Note: "the fault came back: " + e.String()}
-			}
+	back := w.cameBack(cur.Reserved)
+	if back == "" {
+		return
+	}
+	for i := range cur.Orders {
+		if o := &cur.Orders[i]; o.Outcome == nil || o.Outcome.Ending == remedy.Done {
+			o.Outcome = &remedy.Outcome{Ending: remedy.Rejected, Note: back}
 		}
 	}
+}
+
+// cameBack says that the fault was seen again since the verification began, or in the
+// boot that the ladder has brought; empty when it was not.
+func (w *walk) cameBack(verified time.Time) string {
+	boot := w.fleet.Nodes[w.in.Subject.Node].BootID
+	renew := reserved(w.in, remedy.RoleRenew)
+	for _, e := range w.in.Evidence {
+		if e.Resolved || e.BootID != "" && e.BootID != boot {
+			continue
+		}
+		since := verified
+		if renew != nil && e.BootID != "" && e.BootID != w.in.BootID {
+			since = renew.Reserved
+		}
+		// An event that we knew of before is not back because a clock runs ahead.
+		if e.At.After(since) && e.Seen.After(since) {
+			return "the fault came back: " + e.String()
+		}
+	}
+	return ""
 }
 
 func allEnded(s *remedy.StepRecord) bool {
@@ -203,45 +292,78 @@ func allEnded(s *remedy.StepRecord) bool {
 
 // close ends a step whose orders have all ended and reports whether the ladder goes on.
 func (w *walk) close(cur *remedy.StepRecord) bool {
+	worst := w.end(cur)
+	switch {
+	case worst == nil:
+		return true
+	case cur.Ending == remedy.Yielded:
+		w.cancel(fmt.Sprintf("%s of %s: %s", cur.Action, worst.Order.Target, worst.Outcome.Note))
+		return false
+	case w.optional(cur):
+		return true
+	}
+	w.fail(fmt.Sprintf("%s of %s ended %s: %s", cur.Action, worst.Order.Target, cur.Ending, worst.Outcome.Note))
+	return false
+}
+
+// end writes into a step whose orders have all ended how it ended: as the worst of
+// them, which is returned; nil when all of them are settled.
+func (w *walk) end(cur *remedy.StepRecord) *remedy.OrderRecord {
 	cur.Ended, cur.Ending = w.now, remedy.Done
-	for _, o := range cur.Orders {
-		if o.Outcome.Ending != remedy.Done && o.Order.Role == remedy.RoleStop {
+	var worst *remedy.OrderRecord
+	gone := len(cur.Orders) > 0
+	for i := range cur.Orders {
+		o := &cur.Orders[i]
+		if o.Order.Role == remedy.RoleStop && !w.stopped(*o) {
 			w.dropLoss(o.Order.Target.Job)
 		}
-		if o.Outcome.Note != "" {
+		if worst == nil && o.Outcome.Note != "" {
 			cur.Note = o.Outcome.Note
 		}
-	}
-	// The worst ending is the step's.
-	for _, bad := range []remedy.Ending{remedy.Yielded, remedy.Unclear, remedy.Rejected, remedy.Late, remedy.Conflict} {
-		for _, o := range cur.Orders {
-			if o.Outcome.Ending != bad {
-				continue
-			}
-			cur.Ending, cur.Note = bad, o.Outcome.Note
-			if bad == remedy.Yielded {
-				w.cancel(fmt.Sprintf("%s of %s: %s", cur.Action, o.Order.Target, o.Outcome.Note))
-				return false
-			}
-			if w.optional(cur) {
-				return true
-			}
-			w.fail(fmt.Sprintf("%s of %s ended %s: %s", cur.Action, o.Order.Target, bad, o.Outcome.Note))
-			return false
+		gone = gone && o.Outcome.Ending == remedy.Gone
+		if bad(o.Outcome.Ending) > 0 && (worst == nil || bad(o.Outcome.Ending) > bad(worst.Outcome.Ending)) {
+			worst = o
+			cur.Ending, cur.Note = o.Outcome.Ending, o.Outcome.Note
 		}
 	}
-	if len(cur.Orders) > 0 && !slices.ContainsFunc(cur.Orders, func(o remedy.OrderRecord) bool { return o.Outcome.Ending != remedy.Gone }) {
+	if gone {
 		cur.Ending = remedy.Gone
 	}
-	return true
+	return worst
+}
+
+// bad ranks endings; what may not be followed by the next step is above zero. One that
+// this version does not know is as bad as one of which nobody knows.
+func bad(e remedy.Ending) int {
+	switch e {
+	case remedy.Done, remedy.Gone:
+		return 0
+	case remedy.Conflict:
+		return 1
+	case remedy.Late:
+		return 2
+	case remedy.Rejected:
+		return 3
+	case remedy.Unclear:
+		return 4
+	case remedy.Yielded:
+		return 5
+	}
+	return 4
 }
 
 func (w *walk) optional(cur *remedy.StepRecord) bool {
 	return cur.Rung >= 0 && cur.Rung < len(w.in.Ladder) && w.in.Ladder[cur.Rung].Optional
 }
 
+// dropLoss takes back the newest loss of a job: nothing was taken from it after all.
 func (w *walk) dropLoss(job fleet.JobRef) {
-	w.in.Losses = slices.DeleteFunc(w.in.Losses, func(l remedy.Loss) bool { return l.Job == job })
+	for i := len(w.in.Losses) - 1; i >= 0; i-- {
+		if w.in.Losses[i].Job == job {
+			w.in.Losses = slices.Delete(w.in.Losses, i, i+1)
+			return
+		}
+	}
 }
 
 func (w *walk) resolve(reason string) {
@@ -254,9 +376,14 @@ func (w *walk) fail(reason string) {
 }
 
 // cancel leaves the ladder and starts to undo what is ours. The step that runs is
-// left to itself: what it has begun is part of what is undone.
+// left to itself: what it has begun is part of what is undone. One that gives back
+// goes on, since undoing would ask for the same.
 func (w *walk) cancel(reason string) {
-	if cur := w.in.Current(); cur != nil {
+	switch cur := w.in.Current(); {
+	case cur == nil:
+	case allEnded(cur):
+		w.end(cur)
+	case cur.Role != remedy.RoleStart && cur.Role != remedy.RoleRelease:
 		cur.Ended, cur.Ending, cur.Note = w.now, remedy.Yielded, "abandoned: "+reason
 	}
 	w.in.Phase, w.in.Reason, w.in.Waiting = remedy.PhaseCancelling, "cancelled: "+reason, nil
@@ -267,10 +394,11 @@ func (w *walk) overruled() string {
 	in := &w.in
 	for i := range in.Steps {
 		s := &in.Steps[i]
-		if s.Role == remedy.RoleRelease && !s.Skipped {
+		if s.Role == remedy.RoleRelease && !s.Skipped && (s.Running() || s.Ending.Settled()) {
 			return "" // given back by ourselves
 		}
 	}
+	asked := reserved(*in, remedy.RoleRelease) != nil
 	for _, s := range in.Steps {
 		for _, o := range s.Orders {
 			if o.Receipt == nil || o.Outcome == nil || o.Outcome.Ending != remedy.Done {
@@ -281,6 +409,9 @@ func (w *walk) overruled() string {
 				n, ok := w.fleet.Nodes[o.Order.Target.Node]
 				if !ok || n.UID != o.Order.Target.UID && o.Order.Target.UID != "" || n.Version <= o.Receipt.Version {
 					continue
+				}
+				if asked && !n.Hold.Has(in.Name) {
+					continue // as a release of ours has asked for, which was late
 				}
 				if !n.Unschedulable {
 					return "a person has uncordoned " + n.Name
@@ -324,6 +455,9 @@ func (w *walk) orders(step remedy.Step) ([]remedy.Order, string) {
 		return out, ""
 	case remedy.ScopeNode:
 		n, ok := w.fleet.Nodes[w.in.Subject.Node]
+		if w.in.Subject.Node == "" {
+			return nil, "the fault is not one of a node"
+		}
 		if !ok {
 			return nil, "the node is gone"
 		}
@@ -341,52 +475,34 @@ func (w *walk) jobs(role remedy.Role) ([]fleet.JobRef, string) {
 		return w.owed(), "no job was stopped"
 	}
 	var out []fleet.JobRef
-	for _, ref := range w.fleet.JobsOn(w.in.Subject.Node) {
-		if j, ok := w.fleet.Jobs[ref]; ok && !j.Phase.Ended() {
-			out = append(out, ref)
-		}
-	}
-	if w.in.Subject.Kind == remedy.SubjectJob {
-		for ref := range w.fleet.Jobs {
-			if ref.Namespace == w.in.Subject.Namespace && ref.Name == w.in.Subject.Name {
-				out = []fleet.JobRef{ref}
+	switch w.in.Subject.Kind {
+	case remedy.SubjectJob:
+		for ref, j := range w.fleet.Jobs {
+			if ref.Namespace == w.in.Subject.Namespace && ref.Name == w.in.Subject.Name && !j.Phase.Ended() {
+				out = append(out, ref)
 			}
 		}
+		slices.SortFunc(out, fleet.JobRef.Compare)
+		return out[:min(len(out), 1)], "the job is gone or has ended"
+	case remedy.SubjectGPU, remedy.SubjectNode:
+		for _, ref := range w.fleet.JobsOn(w.in.Subject.Node) {
+			if j, ok := w.fleet.Jobs[ref]; ok && !j.Phase.Ended() {
+				out = append(out, ref)
+			}
+		}
+	case remedy.SubjectQueue, remedy.SubjectPool:
 	}
 	return out, "no job holds a GPU of the node"
 }
 
-// owed returns the jobs that this incident has stopped, or may have, and not yet
-// started again.
-func (w *walk) owed() []fleet.JobRef {
-	var out []fleet.JobRef
-	for _, s := range w.in.Steps {
-		for _, o := range s.Orders {
-			ref := o.Order.Target.Job
-			switch s.Role {
-			case remedy.RoleStop:
-				if o.Outcome == nil || o.Outcome.Ending != remedy.Gone {
-					out = append(out, ref)
-				}
-			case remedy.RoleStart:
-				// Ended in whatever way: started, taken over by a person, or given up with a reason.
-				if o.Outcome != nil && o.Outcome.Ending != remedy.Late {
-					out = slices.DeleteFunc(out, func(r fleet.JobRef) bool { return r == ref })
-				}
-			case remedy.RoleNone, remedy.RoleHold, remedy.RoleSave, remedy.RoleRenew, remedy.RoleVerify, remedy.RoleRelease:
-			}
-		}
-	}
-	slices.SortFunc(out, fleet.JobRef.Compare)
-	return slices.Compact(out)
-}
-
-// order makes one order. Its key is the incident, the place in its history and the
-// action: the same decision made again by another replica has the same key.
+// order makes one order. Its key is the incident and when it was opened, the place in
+// its history, the action and the target: the same decision made again by another
+// replica has the same key, and no other one ever has, also not of a later incident
+// that gets the name once this one is forgotten.
 func (w *walk) order(step remedy.Step, to remedy.Target) remedy.Order {
-	key := fmt.Sprintf("%s/%d-%s", w.in.Name, len(w.in.Steps), step.Action)
+	key := fmt.Sprintf("%s/%s-%d-%s", w.in.Name, strconv.FormatInt(w.in.Opened.Unix(), 36), len(w.in.Steps), step.Action)
 	if to.Job != (fleet.JobRef{}) {
-		key += "/" + to.Job.Name
+		key += "/" + to.Job.Kind + "/" + to.Job.String()
 	}
 	return remedy.Order{
 		Key: key, Incident: w.in.Name, Action: step.Action, Effect: step.Effect, Role: step.Role,
@@ -404,82 +520,4 @@ func (w *walk) cause() string {
 		return what
 	}
 	return fmt.Sprintf("%s (playbook %s)", what, w.in.Playbook)
-}
-
-// hold keeps a failed incident: the node stays as it is, and jobs that we stopped are
-// started again as soon as they can be.
-func (w *walk) hold() []remedy.Order {
-	return w.recover(w.step(remedy.RoleStart, nil))
-}
-
-// undo gives back what the incident has taken, and ends it.
-func (w *walk) undo() []remedy.Order {
-	// A person has said that the node is fit: its jobs may land there again.
-	if orders := w.recover(w.step(remedy.RoleStart, json.RawMessage(`{"avoid":"none"}`))); orders != nil || w.in.Current() != nil {
-		return orders
-	}
-	if w.in.Current() == nil && w.holds() {
-		if orders, skip := w.orders(w.step(remedy.RoleRelease, nil)); skip == "" {
-			return orders
-		}
-	}
-	w.in.Phase, w.in.Closed, w.in.Quiet = remedy.PhaseCancelled, w.now, w.now.Add(w.cfg.Quiet)
-	return nil
-}
-
-// recover closes the recovery step that has ended and orders the start of jobs that
-// are still owed one.
-func (w *walk) recover(start remedy.Step) []remedy.Order {
-	if cur := w.in.Current(); cur != nil {
-		if !allEnded(cur) {
-			return nil
-		}
-		cur.Ended, cur.Ending = w.now, remedy.Done
-		for _, o := range cur.Orders {
-			if o.Outcome.Ending != remedy.Done {
-				cur.Ending, cur.Note = o.Outcome.Ending, o.Outcome.Note
-			}
-		}
-	}
-	if len(w.owed()) == 0 {
-		return nil
-	}
-	start.Within = remedy.Duration(recoveryWithin)
-	orders, _ := w.orders(start)
-	return orders
-}
-
-// holds reports whether our mark may still be on the node.
-func (w *walk) holds() bool {
-	held := false
-	for _, s := range w.in.Steps {
-		if s.Skipped {
-			continue
-		}
-		switch s.Role {
-		case remedy.RoleHold:
-			held = true
-		case remedy.RoleRelease:
-			held = held && s.Ending != remedy.Done && s.Ending != remedy.Gone && s.Ending != remedy.Yielded && s.Ending != remedy.Rejected
-		case remedy.RoleNone, remedy.RoleSave, remedy.RoleStop, remedy.RoleStart, remedy.RoleRenew, remedy.RoleVerify:
-		}
-	}
-	return held
-}
-
-// step returns the ladder's own step of the role, or the plain one, with params if given.
-func (w *walk) step(role remedy.Role, params json.RawMessage) remedy.Step {
-	s := remedy.Step{Action: string(role), Scope: remedy.ScopeNode, Effect: remedy.EffectRecovery, Role: role, Within: remedy.Duration(10 * time.Minute)}
-	if role == remedy.RoleStart {
-		s.Scope = remedy.ScopeJobs
-	}
-	for _, l := range w.in.Ladder {
-		if l.Role == role {
-			s = l
-		}
-	}
-	if params != nil {
-		s.Params = params
-	}
-	return s
 }

@@ -9,6 +9,10 @@ import (
 	"stoker.dev/stoker/internal/remedy"
 )
 
+// bootLag is how long after an event a snapshot may still show the node in the boot
+// before: the kubelet tells of a boot later than the driver tells of a fault in it.
+const bootLag = 2 * time.Minute
+
 // A Note is evidence that changed no incident, and why.
 type Note struct {
 	Evidence remedy.Evidence
@@ -20,26 +24,49 @@ type Note struct {
 // incidents that are new (without a version) or have learned something, in the order
 // in which they were touched. It is pure, and taking in the same evidence twice
 // changes nothing.
+//
+// The event time is kept as it was told, also where a clock runs ahead of ours: it is
+// what makes the second telling of an event the same event.
 func Correlate(now time.Time, f fleet.Snapshot, incidents []remedy.Incident, ev []remedy.Evidence, cfg Playbooks) ([]remedy.Incident, []Note) {
-	c := correlation{now: now, fleet: f, cfg: cfg, all: slices.Clone(incidents), touched: map[string]int{}}
-	for _, e := range ev {
+	c := correlation{
+		now: now, fleet: f, cfg: cfg, all: slices.Clone(incidents), about: map[string][]int{},
+		firing: map[string][]remedy.Subject{}, touched: map[string]bool{},
+	}
+	for i, in := range c.all {
+		key := aboutKey(in.Class, in.Subject)
+		c.about[key] = append(c.about[key], i)
+	}
+	ready := make([]remedy.Evidence, len(ev))
+	for i, e := range ev {
+		ready[i] = c.prepare(e)
+		c.remember(ready[i])
+	}
+	for _, e := range ready {
 		c.take(e)
 	}
 	changed := make([]remedy.Incident, 0, len(c.order))
-	for _, name := range c.order {
-		changed = append(changed, c.all[c.touched[name]])
+	for _, i := range c.order {
+		changed = append(changed, c.all[i])
 	}
 	return changed, c.notes
 }
 
 type correlation struct {
-	now     time.Time
-	fleet   fleet.Snapshot
-	cfg     Playbooks
-	all     []remedy.Incident
-	touched map[string]int // name → place in all
-	order   []string
+	now    time.Time
+	fleet  fleet.Snapshot
+	cfg    Playbooks
+	all    []remedy.Incident
+	about  map[string][]int            // aboutKey → places in all
+	firing map[string][]remedy.Subject // aboutKey → whose state lasts, as this call was told
+
+	touched map[string]bool
+	order   []int // places in all
 	notes   []Note
+}
+
+// aboutKey is one for all subjects that may be the same.
+func aboutKey(class remedy.Class, s remedy.Subject) string {
+	return string(class) + "|" + s.Node + "|" + s.Namespace + "/" + s.Name
 }
 
 func (c *correlation) note(e remedy.Evidence, format string, args ...any) {
@@ -47,10 +74,36 @@ func (c *correlation) note(e remedy.Evidence, format string, args ...any) {
 }
 
 func (c *correlation) touch(i int) {
-	if name := c.all[i].Name; !slices.Contains(c.order, name) {
-		c.order = append(c.order, name)
-		c.touched[name] = i
+	if name := c.all[i].Name; !c.touched[name] {
+		c.touched[name] = true
+		c.order = append(c.order, i)
 	}
+}
+
+func (c *correlation) prepare(e remedy.Evidence) remedy.Evidence {
+	if e.Seen.IsZero() {
+		e.Seen = c.now
+	}
+	if e.At.IsZero() {
+		e.At = c.now
+	}
+	e.Subject = canonical(c.fleet, e.Subject)
+	return e
+}
+
+// remember notes whose state lasts. Of several alerts about one state, the end of one
+// is not the end of the state while another still says that it lasts.
+func (c *correlation) remember(e remedy.Evidence) {
+	if info, known := remedy.Classes[e.Class]; !known || info.Event || e.Resolved {
+		return
+	}
+	if key := aboutKey(e.Class, e.Subject); !c.lasts(e) {
+		c.firing[key] = append(c.firing[key], e.Subject)
+	}
+}
+
+func (c *correlation) lasts(e remedy.Evidence) bool {
+	return slices.ContainsFunc(c.firing[aboutKey(e.Class, e.Subject)], e.Subject.Same)
 }
 
 func (c *correlation) take(e remedy.Evidence) {
@@ -59,29 +112,31 @@ func (c *correlation) take(e remedy.Evidence) {
 		return
 	}
 	info, known := remedy.Classes[e.Class]
-	if !known {
+	switch {
+	case !known:
 		c.note(e, "class %q is not known to this version", e.Class)
 		return
-	}
-	if e.Seen.IsZero() {
-		e.Seen = c.now
-	}
-	if e.At.IsZero() || e.At.After(c.now) {
-		e.At = c.now // a clock that runs ahead; what has not happened yet is not evidence
-	}
-	e.Subject = canonical(c.fleet, e.Subject)
-	if e.Resolved && info.Event {
+	case e.Resolved && info.Event:
 		c.note(e, "that its alert is over says nothing about the fault")
+		return
+	case e.Resolved && c.lasts(e):
+		c.note(e, "another alert says that it is not over")
 		return
 	}
 
+	stale := c.stale(e, info)
 	last := 0 // newest occurrence of this subject and class
-	for i := range c.all {
+	for _, i := range c.about[aboutKey(e.Class, e.Subject)] {
 		in := &c.all[i]
-		if in.Class != e.Class || !in.Subject.Same(e.Subject) {
+		if !in.Subject.Same(e.Subject) {
 			continue
 		}
-		if !in.Phase.Closed() {
+		switch {
+		case in.Phase.Closed():
+		case stale != "" && !slices.ContainsFunc(in.Evidence, e.SameEvent):
+			c.note(e, "%s", stale) // as it would be if it had been told before the incident was open
+			return
+		default:
 			if in.AddEvidence(e) {
 				c.touch(i)
 			}
@@ -94,26 +149,35 @@ func (c *correlation) take(e remedy.Evidence) {
 		last = max(last, in.Occurrence)
 	}
 
-	if e.Resolved {
+	switch {
+	case e.Resolved:
 		c.note(e, "it is over and no incident was open for it")
-		return
+	case stale != "":
+		c.note(e, "%s", stale)
+	default:
+		c.open(e, last+1)
 	}
-	if age := c.now.Sub(e.At); age > c.cfg.MaxAge && info.Event {
-		c.note(e, "it is %s old, and %s is the limit", age.Round(time.Second), c.cfg.MaxAge)
-		return
+}
+
+// stale says why evidence is not acted on, though it may be true; empty when it may be.
+func (c *correlation) stale(e remedy.Evidence, info remedy.ClassInfo) string {
+	age := c.now.Sub(e.At)
+	n := c.fleet.Nodes[e.Subject.Node]
+	switch {
+	case info.Event && age > c.cfg.MaxAge:
+		return fmt.Sprintf("it is %s old, and %s is the limit", age.Round(time.Second), c.cfg.MaxAge)
+	case info.Event && -age > c.cfg.MaxAge:
+		return fmt.Sprintf("it is said to happen in %s; somebody's clock is wrong", -age.Round(time.Second))
+	case e.BootID != "" && n.BootID != "" && e.BootID != n.BootID && c.fleet.At.Sub(e.At) > bootLag:
+		return "it is from an earlier boot of the node"
 	}
-	n, there := c.fleet.Nodes[e.Subject.Node]
-	if there && e.BootID != "" && n.BootID != "" && e.BootID != n.BootID {
-		c.note(e, "it is from an earlier boot of the node")
-		return
-	}
-	c.open(e, n, last+1)
+	return ""
 }
 
 // settled says why a closed incident already covers the evidence; empty when it does not.
 func settled(now time.Time, in remedy.Incident, e remedy.Evidence) string {
 	switch {
-	case !e.At.After(in.Closed):
+	case covers(in, e):
 		return fmt.Sprintf("%s has dealt with it", in.Name)
 	case now.Before(in.Quiet):
 		return fmt.Sprintf("%s was %s by a person; quiet until %s", in.Name, in.Phase, in.Quiet.UTC().Format(time.RFC3339))
@@ -121,7 +185,82 @@ func settled(now time.Time, in remedy.Incident, e remedy.Evidence) string {
 	return ""
 }
 
-func (c *correlation) open(e remedy.Evidence, n fleet.Node, occurrence int) {
+// covers reports whether a closed incident has dealt with the evidence: it happened
+// before the repair, or it was known before the repair.
+func covers(in remedy.Incident, e remedy.Evidence) bool {
+	until := dealtUntil(in, e.BootID)
+	return !e.At.After(until) || slices.ContainsFunc(in.Evidence, func(old remedy.Evidence) bool {
+		return old.SameEvent(e) && !old.Seen.After(until)
+	})
+}
+
+// dealtUntil is the time up to which a closed incident has dealt with faults that
+// happened in the boot, if that is known. What happened while a repair was verified,
+// or in the boot that the repair has brought, is not dealt with by it.
+func dealtUntil(in remedy.Incident, boot string) time.Time {
+	if in.Phase != remedy.PhaseResolved {
+		return in.Closed
+	}
+	if boot != "" && in.BootID != "" && boot != in.BootID {
+		if !begun(in) {
+			return lastIn(in)
+		}
+		if s := reserved(in, remedy.RoleRenew); s != nil {
+			return s.Reserved
+		}
+	}
+	if s := in.Ended(remedy.RoleVerify); s != nil {
+		return s.Reserved
+	}
+	return in.Closed
+}
+
+// lastIn is when the incident's fault was last seen in its own boot, and a little
+// later: as far apart as two sources may put one event, one of which may have named
+// the boot in which it was read.
+func lastIn(in remedy.Incident) time.Time {
+	var last time.Time
+	for _, e := range in.Evidence {
+		if (e.BootID == "" || e.BootID == in.BootID) && e.At.After(last) {
+			last = e.At
+		}
+	}
+	return last.Add(2 * time.Second)
+}
+
+// Leftover returns evidence that a closed incident took in and has not dealt with:
+// that of a fault which came back while the node was being given back. It has to be
+// correlated again.
+func Leftover(in remedy.Incident) []remedy.Evidence {
+	if in.Phase != remedy.PhaseResolved {
+		return nil
+	}
+	var out []remedy.Evidence
+	for _, e := range in.Evidence {
+		until := dealtUntil(in, e.BootID)
+		if !e.Resolved && e.At.After(until) && e.Seen.After(until) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// begun reports whether anything was ordered for the incident.
+func begun(in remedy.Incident) bool {
+	return slices.ContainsFunc(in.Steps, func(s remedy.StepRecord) bool { return len(s.Orders) > 0 })
+}
+
+// reserved returns the newest step of the role that has orders, or nil.
+func reserved(in remedy.Incident, role remedy.Role) *remedy.StepRecord {
+	for i := len(in.Steps) - 1; i >= 0; i-- {
+		if s := &in.Steps[i]; s.Role == role && len(s.Orders) > 0 {
+			return s
+		}
+	}
+	return nil
+}
+
+func (c *correlation) open(e remedy.Evidence, occurrence int) {
 	in := remedy.Incident{
 		Name:       remedy.IncidentName(e.Class, e.Subject, occurrence),
 		Occurrence: occurrence,
@@ -133,14 +272,17 @@ func (c *correlation) open(e remedy.Evidence, n fleet.Node, occurrence int) {
 		Reason:     "opened: " + e.String(),
 	}
 	if in.BootID == "" {
-		in.BootID = n.BootID
+		in.BootID = c.fleet.Nodes[e.Subject.Node].BootID
 	}
 	if b, ok := c.cfg.For(e); ok {
 		in.Playbook, in.Mode, in.Ladder, in.OnFailure = b.Name, b.Mode, b.Steps, b.OnFailure
 	}
 	in.AddEvidence(e)
 	c.all = append(c.all, in)
-	c.touch(len(c.all) - 1)
+	i := len(c.all) - 1
+	key := aboutKey(in.Class, in.Subject)
+	c.about[key] = append(c.about[key], i)
+	c.touch(i)
 }
 
 // canonical gives a GPU the names that telemetry knows it by, so that an incident is
@@ -149,12 +291,11 @@ func canonical(f fleet.Snapshot, s remedy.Subject) remedy.Subject {
 	if s.Kind != remedy.SubjectGPU {
 		return s
 	}
+	s.PCI = normalPCI(s.PCI)
 	for _, g := range f.Nodes[s.Node].GPUs {
-		known := gpuSubject(s.Node, g)
-		if !known.Same(s) {
-			continue
+		if known := gpuSubject(s.Node, g); known.Same(s) {
+			return known
 		}
-		return known
 	}
 	return s
 }

@@ -193,22 +193,21 @@ func (in Incident) StepName() string {
 }
 
 // AddEvidence takes in evidence about the incident and reports whether it told
-// anything new. Of many it keeps the first and the newest.
+// anything new. Of many it keeps the first and the newest; what is older than those
+// may have been told before and been forgotten since, so it tells nothing.
 func (in *Incident) AddEvidence(e Evidence) bool {
 	e, _ = e.Bounded()
 	for i, old := range in.Evidence {
 		if !old.SameEvent(e) {
 			continue
 		}
-		if old.Source == e.Source && old.Resolved == e.Resolved {
-			return false
-		}
-		if strings.Contains(old.Source, e.Source) && old.Resolved == e.Resolved {
+		named := slices.Contains(strings.Split(old.Source, ", "), e.Source)
+		if named && old.Resolved == e.Resolved && (old.BootID != "" || e.BootID == "") {
 			return false
 		}
 		// The same event from another source, or its end: named, not counted again.
 		in.Evidence = slices.Clone(in.Evidence)
-		if !strings.Contains(old.Source, e.Source) {
+		if !named {
 			old.Source += ", " + e.Source
 		}
 		if old.BootID == "" {
@@ -218,11 +217,21 @@ func (in *Incident) AddEvidence(e Evidence) bool {
 		in.Evidence[i] = old
 		return true
 	}
-	in.EvidenceCount++
-	in.Evidence = append(slices.Clone(in.Evidence), e)
-	if len(in.Evidence) > MaxEvidence {
-		in.Evidence = slices.Delete(in.Evidence, 1, 2)
+	kept := slices.Clone(in.Evidence)
+	if len(kept) >= MaxEvidence {
+		oldest := 1
+		for i := range kept[1:] {
+			if kept[i+1].At.Before(kept[oldest].At) {
+				oldest = i + 1
+			}
+		}
+		if !e.At.After(kept[oldest].At) {
+			return false
+		}
+		kept = slices.Delete(kept, oldest, oldest+1)
 	}
+	in.EvidenceCount++
+	in.Evidence = append(kept, e)
 	return true
 }
 
