@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"stoker.dev/stoker/internal/fleet"
@@ -20,19 +21,31 @@ type alert struct {
 	Resolved    bool
 }
 
-var errNoSubject = errors.New("its labels name no node, GPU or job that it is about")
+var (
+	errNoSubject = errors.New("its labels name no node, GPU or job that it is about")
+	errNoStart   = errors.New("it says nowhere when it began")
+)
+
+// Bounds of what is kept of an alert's texts, in bytes. Names in Kubernetes are
+// shorter.
+const (
+	maxSummary = 300
+	maxValue   = 256
+)
 
 // evidence reads an alert. The class is that of its label `class`, else that of its
 // XID; an alert with neither is evidence of nothing, class none. The event time is
-// that of the annotation event_time (unix seconds), else the alert's start.
+// that of the annotation event_time (unix seconds), else the alert's start. One that
+// has neither is an error: told again, it would be another event.
 func (a alert) evidence(source string, now time.Time) (remedy.Evidence, error) {
+	a.Labels = boundedLabels(a.Labels)
 	e := remedy.Evidence{
 		Class:    remedy.Class(a.Labels["class"]),
 		BootID:   a.Labels["boot_id"],
 		At:       a.StartsAt,
 		Seen:     now,
 		Source:   source,
-		Summary:  bounded(a.Annotations["summary"], 300),
+		Summary:  bounded(a.Annotations["summary"], maxSummary),
 		Labels:   a.Labels,
 		Resolved: a.Resolved,
 	}
@@ -68,6 +81,9 @@ func (a alert) evidence(source string, now time.Time) (remedy.Evidence, error) {
 	}
 	if e.Class != remedy.ClassNone && !complete(e.Subject) {
 		return e, fmt.Errorf("alert %q: %w", a.Labels["alertname"], errNoSubject)
+	}
+	if e.At.IsZero() {
+		return e, fmt.Errorf("alert %q: %w", a.Labels["alertname"], errNoStart)
 	}
 	e, _ = e.Bounded()
 	return e, nil
@@ -126,9 +142,21 @@ func first(m map[string]string, names ...string) string {
 	return ""
 }
 
-func bounded(s string, most int) string {
-	if len(s) <= most {
-		return s
+// boundedLabels are the labels with none longer than what is kept. The map that was
+// given is not changed.
+func boundedLabels(m map[string]string) map[string]string {
+	out := make(map[string]string, len(m))
+	for k, v := range m {
+		out[bounded(k, maxValue)] = bounded(v, maxValue)
 	}
-	return s[:most]
+	return out
+}
+
+// bounded cuts a text between two characters, and drops what is not UTF-8: it would
+// come back from the store as something else.
+func bounded(s string, most int) string {
+	if len(s) > most {
+		s = s[:most]
+	}
+	return strings.ToValidUTF8(s, "")
 }

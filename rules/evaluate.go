@@ -39,10 +39,22 @@ type Evaluator struct {
 }
 
 // NewEvaluator reads every rule file of files. query answers PromQL over series.
-// Groups that name no interval are evaluated every so often.
+// Groups that name no interval are evaluated every so often. Every mistake of every
+// file is in the error, each with its file and line.
 func NewEvaluator(log *slog.Logger, reg prometheus.Registerer, files fs.FS, series Series, query promrules.QueryFunc, every time.Duration) (*Evaluator, error) {
 	names, err := fs.Glob(files, "*.rules.yaml")
 	if err != nil {
+		return nil, err
+	}
+	load := loader{files: files, parser: parser.NewParser(parser.Options{}), log: log}
+	var bad []error
+	for _, name := range names {
+		_, errs := load.Load(name, false, model.UTF8Validation)
+		for _, err := range errs {
+			bad = append(bad, fmt.Errorf("alert rules: %s:%w", name, err))
+		}
+	}
+	if err := errors.Join(bad...); err != nil {
 		return nil, err
 	}
 	m := promrules.NewManager(&promrules.ManagerOptions{
@@ -53,7 +65,7 @@ func NewEvaluator(log *slog.Logger, reg prometheus.Registerer, files fs.FS, seri
 		NotifyFunc:   func(context.Context, string, ...*promrules.Alert) {},
 		Logger:       log,
 		Registerer:   reg,
-		GroupLoader:  loader{files: files, parser: parser.NewParser(parser.Options{}), log: log},
+		GroupLoader:  load,
 	})
 	groups, errs := m.LoadGroups(every, labels.EmptyLabels(), "", nil, false, names...)
 	if err := errors.Join(errs...); err != nil {
@@ -71,7 +83,7 @@ func NewEvaluator(log *slog.Logger, reg prometheus.Registerer, files fs.FS, seri
 // just ended. A rule that cannot be evaluated is in the error, beside the evidence of
 // the others.
 func (e *Evaluator) Evidence(ctx context.Context, now time.Time) ([]remedy.Evidence, error) {
-	if !e.last.IsZero() && now.Sub(e.last) < e.every {
+	if since := now.Sub(e.last); !e.last.IsZero() && since >= 0 && since < e.every {
 		return e.held, nil
 	}
 	e.last, e.held = now, nil

@@ -17,6 +17,9 @@ import (
 const (
 	MaxWebhookBytes    = 64 << 20
 	MaxWebhookEvidence = 10_000
+
+	maxNoClass = MaxWebhookEvidence / 10 // evidence of no fault, which leaves room for faults
+	maxAlike   = 256                     // evidence of one node, class and time that an alert is compared with
 )
 
 // A Delivery is what one webhook request brought.
@@ -44,7 +47,7 @@ func DecodeWebhook(body io.Reader, now time.Time) (Delivery, error) {
 	err := d.decode(dec, now)
 	switch {
 	case errors.Is(limit.err, errTooLarge):
-		d.Cut = -1
+		d.Cut = -1 // what was read before it counts
 		return d, nil
 	case err != nil:
 		return Delivery{}, fmt.Errorf("webhook payload at byte %d: %w", dec.InputOffset(), err)
@@ -57,7 +60,7 @@ func (d *Delivery) decode(dec *json.Decoder, now time.Time) error {
 		return err
 	}
 	version := ""
-	seen := map[string][]int{} // class and node → places in Evidence
+	f := folding{seen: map[foldKey][]int{}}
 	for dec.More() {
 		key, err := dec.Token()
 		if err != nil {
@@ -73,26 +76,11 @@ func (d *Delivery) decode(dec *json.Decoder, now time.Time) error {
 				return fmt.Errorf("truncatedAlerts: %w", err)
 			}
 		case "alerts":
-			if err := delim(dec, '['); err != nil {
-				return fmt.Errorf("alerts: %w", err)
-			}
-			for dec.More() {
-				var a template.Alert
-				if err := dec.Decode(&a); err != nil {
-					return fmt.Errorf("alerts[%d]: %w", d.Alerts, err)
-				}
-				if a.Status != "firing" && a.Status != "resolved" {
-					return fmt.Errorf("alerts[%d]: status %q is neither firing nor resolved", d.Alerts, a.Status)
-				}
-				d.Alerts++
-				d.fold(a, seen, now)
-			}
-			if err := delim(dec, ']'); err != nil {
-				return fmt.Errorf("alerts: %w", err)
+			if err := d.alerts(dec, &f, now); err != nil {
+				return err
 			}
 		default:
-			var skip json.RawMessage
-			if err := dec.Decode(&skip); err != nil {
+			if err := skip(dec); err != nil {
 				return fmt.Errorf("%v: %w", key, err)
 			}
 		}
@@ -103,10 +91,90 @@ func (d *Delivery) decode(dec *json.Decoder, now time.Time) error {
 	if version != "4" {
 		return fmt.Errorf("version %q is not 4, the one that is understood", version)
 	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("there is more after its end")
+	}
 	return nil
 }
 
-func (d *Delivery) fold(a template.Alert, seen map[string][]int, now time.Time) {
+func (d *Delivery) alerts(dec *json.Decoder, f *folding, now time.Time) error {
+	t, err := dec.Token()
+	switch {
+	case err != nil:
+		return fmt.Errorf("alerts: %w", cut(err))
+	case t == nil:
+		return nil // null is how Go writes a list that was never filled
+	case t != json.Delim('['):
+		return fmt.Errorf("alerts: found %v where a list is due", t)
+	}
+	for dec.More() {
+		var a template.Alert
+		if err := dec.Decode(&a); err != nil {
+			return fmt.Errorf("alerts[%d]: %w", d.Alerts, cut(err))
+		}
+		if a.Status != "firing" && a.Status != "resolved" {
+			return fmt.Errorf("alerts[%d]: status %q is neither firing nor resolved", d.Alerts, bounded(a.Status, maxValue))
+		}
+		d.Alerts++
+		d.fold(a, f, now)
+	}
+	if err := delim(dec, ']'); err != nil {
+		return fmt.Errorf("alerts: %w", err)
+	}
+	return nil
+}
+
+// skip reads one value, piece by piece, and keeps nothing of it.
+func skip(dec *json.Decoder) error {
+	for depth := 0; ; {
+		t, err := dec.Token()
+		if err != nil {
+			return cut(err)
+		}
+		switch t {
+		case json.Delim('{'), json.Delim('['):
+			depth++
+		case json.Delim('}'), json.Delim(']'):
+			depth--
+		}
+		if depth == 0 {
+			return nil
+		}
+	}
+}
+
+// A folding remembers what was read, so that the second telling of an event is found
+// without looking at all of them.
+type folding struct {
+	seen    map[foldKey][]int // places in Evidence
+	noClass int
+}
+
+type foldKey struct {
+	class remedy.Class
+	node  string
+	span  int64 // of the event time
+}
+
+// keyOf puts events that may be the same into the same span or the one beside it.
+func keyOf(e remedy.Evidence) foldKey {
+	return foldKey{e.Class, e.Subject.Node, e.At.Unix() / 4}
+}
+
+func (d *Delivery) told(e remedy.Evidence, f *folding) bool {
+	for _, beside := range []int64{0, -1, 1} {
+		key := keyOf(e)
+		key.span += beside
+		for _, i := range f.seen[key] {
+			if d.Evidence[i].SameEvent(e) && d.Evidence[i].Resolved == e.Resolved {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (d *Delivery) fold(a template.Alert, f *folding, now time.Time) {
 	e, err := alert{Labels: a.Labels, Annotations: a.Annotations, StartsAt: a.StartsAt, Resolved: a.Status == "resolved"}.evidence("alertmanager", now)
 	if err != nil {
 		d.Ignored++
@@ -115,33 +183,41 @@ func (d *Delivery) fold(a template.Alert, seen map[string][]int, now time.Time) 
 		}
 		return
 	}
-	key := string(e.Class) + "|" + e.Subject.Node
-	for _, i := range seen[key] {
-		if d.Evidence[i].SameEvent(e) && d.Evidence[i].Resolved == e.Resolved {
-			d.Folded++
-			return
-		}
+	if d.told(e, f) {
+		d.Folded++
+		return
 	}
-	if len(d.Evidence) >= MaxWebhookEvidence {
+	none := e.Class == remedy.ClassNone
+	if len(d.Evidence) >= MaxWebhookEvidence || none && f.noClass >= maxNoClass {
 		d.Cut++
 		return
 	}
-	seen[key] = append(seen[key], len(d.Evidence))
+	if none {
+		f.noClass++
+	}
+	if key := keyOf(e); len(f.seen[key]) < maxAlike {
+		f.seen[key] = append(f.seen[key], len(d.Evidence))
+	}
 	d.Evidence = append(d.Evidence, e)
 }
 
 func delim(dec *json.Decoder, want json.Delim) error {
 	t, err := dec.Token()
-	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
-	}
 	if err != nil {
-		return err
+		return cut(err)
 	}
 	if t != want {
 		return fmt.Errorf("found %v where %v is due", t, want)
 	}
 	return nil
+}
+
+// cut says of an end that comes too early that it is too early.
+func cut(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
 }
 
 // A boundedReader ends with errTooLarge, and remembers it, after left bytes.
@@ -153,6 +229,10 @@ type boundedReader struct {
 
 func (b *boundedReader) Read(p []byte) (int, error) {
 	if b.left <= 0 {
+		var one [1]byte
+		if n, err := b.r.Read(one[:]); n == 0 && err != nil {
+			return 0, err // it was just as long as it may be
+		}
 		b.err = errTooLarge
 		return 0, errTooLarge
 	}
