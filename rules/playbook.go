@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -134,16 +135,19 @@ func Compile(file string, c Config, actions Actions) (Playbooks, error) {
 		if m, err := ParseMatchers(p.Match...); err == nil { // a mistake was reported by Validate
 			b.Match = m
 		}
-		if names[p.Name] {
+		if names[p.Name] && p.Name != "" {
 			place.Text = fmt.Sprintf("there is another playbook named %q", p.Name)
 			errs = append(errs, place)
 		}
 		names[p.Name] = true
-		if by, taken := open[p.Class]; taken {
-			place.Text = fmt.Sprintf("is never used: playbook %q before it has no matchers and takes every %s", by, p.Class)
+		if by, taken := open[p.Class]; taken && p.Class.Known() {
+			place.Text = fmt.Sprintf("is never used: playbook %s before it has no matchers and takes every %s", by, p.Class)
 			errs = append(errs, place)
 		} else if len(p.Match) == 0 {
-			open[p.Class] = p.Name
+			open[p.Class] = path
+			if p.Name != "" {
+				open[p.Class] = strconv.Quote(p.Name)
+			}
 		}
 		for j := range p.Steps {
 			step, err := compileStep(file, config.Item(config.Key(path, "steps"), j), &p.Steps[j], actions)
@@ -205,6 +209,7 @@ func compileStep(file, path string, n *yaml.Node, actions Actions) (remedy.Step,
 	}
 	var t timing
 	raw, err := actions.Params(info.Name, file, path, &rest)
+	err = withinToo(err, path, &rest)
 	err = errors.Join(config.Node(file, path, &own, &t), err)
 	if t.Within == 0 {
 		t.Within = remedy.Duration(info.Within)
@@ -225,6 +230,31 @@ func compileStep(file, path string, n *yaml.Node, actions Actions) (remedy.Step,
 	}, nil
 }
 
+// withinToo mends what an action says of a key that it does not know: every step may
+// also say within, of which the action has not heard.
+func withinToo(err error, path string, params *yaml.Node) error {
+	es, ok := errors.AsType[config.Errors](err)
+	if !ok {
+		return err
+	}
+	es = slices.Clone(es)
+	for i := 0; i+1 < len(params.Content); i += 2 {
+		key := params.Content[i].Value
+		meant := config.Unknown("key", key, []string{"within"})
+		for j, e := range es {
+			if e.Path != config.Key(path, key) || !strings.HasPrefix(e.Text, "unknown key ") || strings.Contains(e.Text, "did you mean") {
+				continue
+			}
+			if strings.Contains(meant, "did you mean") || !strings.Contains(e.Text, "; known: ") {
+				es[j].Text = meant
+			} else {
+				es[j].Text += ", within"
+			}
+		}
+	}
+	return es
+}
+
 // unjoin takes apart what errors.Join has put together, nested as it may be.
 func unjoin(err error) []config.Errors {
 	if es, ok := err.(config.Errors); ok { //nolint:errorlint // a join is taken apart, not searched
@@ -240,6 +270,10 @@ func unjoin(err error) []config.Errors {
 	return []config.Errors{{{Text: err.Error()}}}
 }
 
+// maxSteps is how long a ladder may be, so that with all tries to recover its history
+// stays within [remedy.MaxSteps].
+const maxSteps = remedy.MaxSteps / 2
+
 // ladder reports orders of steps that would do harm which no later step makes good.
 func ladder(file, path string, p PlaybookConfig, steps []remedy.Step) config.Errors {
 	var errs config.Errors
@@ -249,11 +283,20 @@ func ladder(file, path string, p PlaybookConfig, steps []remedy.Step) config.Err
 			Path: config.Item(config.Key(path, "steps"), i), Text: fmt.Sprintf(format, args...),
 		})
 	}
+	if len(steps) > maxSteps {
+		at(maxSteps, "is over the %d steps that a ladder may have", maxSteps)
+	}
 	has := func(part []remedy.Step, r remedy.Role) bool {
 		return slices.ContainsFunc(part, func(s remedy.Step) bool { return s.Role == r })
 	}
 	for i, s := range steps {
 		before, after := steps[:i], steps[i+1:]
+		if info, ok := remedy.Classes[p.Class]; ok && s.Scope == remedy.ScopeNode && info.Subject != remedy.SubjectGPU && info.Subject != remedy.SubjectNode {
+			at(i, "%s is for a node, and %s is about a %s", s.Action, p.Class, info.Subject)
+		}
+		if s.Effect == remedy.EffectHarm && remedy.Classes[p.Class].Telemetry {
+			at(i, "%s takes something away, and %s says only that nothing is known", s.Action, p.Class)
+		}
 		switch s.Role {
 		case remedy.RoleStop:
 			if !has(after, remedy.RoleStart) {
