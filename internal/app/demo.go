@@ -78,7 +78,7 @@ func Demo(ctx context.Context, out io.Writer, o DemoOptions) (err error) {
 			return err
 		}
 		if d != nil {
-			if err := d.step(ctx, at, at.Sub(start)); err != nil {
+			if err := d.step(ctx, at, at.Sub(start)); err != nil && ctx.Err() == nil {
 				return err
 			}
 		}
