@@ -92,12 +92,14 @@ func (s *site) facts() fleet.Snapshot {
 // TestFromTheHostEngineToTheFacts drives the whole of the embedded path, with a GPU that
 // is lost, a node that is booted, and telemetry that is silent for ten minutes.
 func TestFromTheHostEngineToTheFacts(t *testing.T) {
-	s := newSite(t, one(2, 8,
+	cfg := one(2, 8,
 		Fault{At: 600 * time.Second, Kind: GPULost, Node: "gpu-a-01", GPU: 3},
 		Fault{At: 610 * time.Second, Kind: TelemetryLost, Node: "gpu-a-02", For: 10 * time.Minute},
-	))
+	)
+	cfg.Nodes = 2
+	s := newSite(t, cfg)
 	boot := ""
-	for at := time.Duration(0); at <= 40*time.Minute; at += 10 * time.Second {
+	for at := time.Duration(0); at <= 21*time.Minute; at += 10 * time.Second {
 		s.to(at)
 		if at == 15*time.Minute {
 			s.hold("gpu-a-01")

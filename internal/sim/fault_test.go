@@ -166,6 +166,7 @@ func TestAHungJobEndsByItsWatchdogWhenNobodyHelps(t *testing.T) {
 	}
 }
 
+// TestACrashLogsAStormAndNothingIsBroken is the noise of case F1.
 func TestACrashLogsAStormAndNothingIsBroken(t *testing.T) {
 	r := start(t, one(3, 8, Fault{At: 10 * time.Minute, Kind: JobCrash, Job: "t/llm"}))
 	sources := map[string]*Telemetry{}
@@ -226,6 +227,7 @@ func TestAProgramThatCrashesAgainAndAgainFailsForGood(t *testing.T) {
 	}
 }
 
+// TestLostTelemetryHarmsNothing is the noise of case F13.
 func TestLostTelemetryHarmsNothing(t *testing.T) {
 	r := start(t, one(2, 8, Fault{At: 10 * time.Minute, Kind: TelemetryLost, Node: "gpu-a-01", For: 10 * time.Minute}))
 	tm := r.telemetry("gpu-a-01")
@@ -250,6 +252,7 @@ func TestLostTelemetryHarmsNothing(t *testing.T) {
 	}
 }
 
+// TestABootThatHangsNeedsItsPowerCut is the fault of case A4.
 func TestABootThatHangsNeedsItsPowerCut(t *testing.T) {
 	r := start(t, one(2, 8, Fault{Kind: BootHangs, Node: "gpu-a-01"}, Fault{At: 10 * time.Minute, Kind: GPULost, Node: "gpu-a-01", GPU: 1}))
 	r.to(11 * time.Minute)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -111,6 +112,45 @@ func TestWhatWasPlannedFirstHappensFirst(t *testing.T) {
 	r.to(time.Second)
 	if want := []int{1, 3, 4, 0, 2, 5}; !cmp.Equal(got, want) {
 		t.Errorf("in the order %v, want %v", got, want)
+	}
+}
+
+// TestReadersDoNotDisturb lets others look while time goes on, for the race detector.
+func TestReadersDoNotDisturb(t *testing.T) {
+	r := start(t, Demo(3))
+	var readers sync.WaitGroup
+	done := make(chan struct{})
+	for range 3 {
+		readers.Go(func() {
+			tm, err := r.Telemetry("gpu-a-01")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				into := fleet.Samples{At: r.Now()}
+				if err := tm.Collect(t.Context(), &into); err != nil {
+					t.Error(err)
+				}
+				if _, err := r.cluster.Snapshot(t.Context(), r.Now(), fleet.Snapshot{}); err != nil {
+					t.Error(err)
+				}
+				r.Report()
+			}
+		})
+	}
+	r.to(time.Hour)
+	close(done)
+	readers.Wait()
+	quiet := start(t, Demo(3))
+	quiet.to(time.Hour)
+	if diff := cmp.Diff(quiet.log.String(), r.log.String()); diff != "" {
+		t.Errorf("without readers and with them:\n%s", diff)
 	}
 }
 
