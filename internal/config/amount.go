@@ -34,7 +34,7 @@ func (p Percent) String() string { return strconv.FormatFloat(float64(p), 'f', -
 
 // Of is the share of n whole things, rounded down.
 func (p Percent) Of(n int) int {
-	return int(math.Floor(float64(n)*float64(p)/100 + 1e-9)) // 29% of 100 is 28.999999999999996
+	return int(math.Floor(float64(n)*float64(p)/100 + 1e-9)) // 0.57% of 10,000 is 56.99999999999999
 }
 
 // An Amount is a number of things or a share of all of them: 3 or 10%. Its zero value

@@ -67,36 +67,37 @@ func TestMistakesAreTold(t *testing.T) {
 		"an unknown key far from all, with the known ones": {"rooms:\n- name: a\n  windows: 2\n", []string{
 			`f.yaml:3:3: rooms[0].windows: unknown key "windows"; known: beds, grace, name`,
 		}},
-		"a key twice":                            {"name: x\non: true\nname: y\n", []string{"f.yaml:3:1: name: is there already, at line 1"}},
-		"a duration without a unit":              {"every: 5", []string{"f.yaml:1:8: every: 5 needs a unit, such as 5m"}},
-		"a duration in days":                     {"every: 1d", []string{"f.yaml:1:8: every: 1d has a unit that is not known; units are s, m and h, as in 90s or 1h30m"}},
-		"a duration that is a word":              {"every: soon", []string{"f.yaml:1:8: every: soon is not a duration; write it as in 90s, 5m or 1h30m"}},
-		"a duration of a type that reads itself": {"rooms: [{name: a, grace: 7}]", []string{"f.yaml:1:26: rooms[0].grace: 7 needs a unit, such as 7m"}},
-		"a share without its sign":               {"share: 10", []string{"f.yaml:1:8: share: 10 needs a percent sign, as in 10%"}},
-		"a share above the whole":                {"share: 110%", []string{"f.yaml:1:8: share: 110% is not a share from 0% to 100%"}},
-		"an amount that is neither":              {"most: few", []string{"f.yaml:1:7: most: few is neither a number, such as 3, nor a share, such as 10%"}},
-		"a number where text is needed":          {"name: 5", []string{"f.yaml:1:7: name: needs text; put 5 in quotes"}},
-		"yes for true":                           {"on: yes", []string{"f.yaml:1:5: on: needs true or false, not yes"}},
-		"half a thing":                           {"small: 1.5", []string{"f.yaml:1:8: small: needs a whole number, not 1.5"}},
-		"a number too large for its field":       {"small: 200", []string{"f.yaml:1:8: small: needs a smaller number than 200"}},
-		"less than nothing":                      {"count: -1", []string{"f.yaml:1:8: count: needs a whole number, not -1"}},
-		"a number that is infinite":              {"ratio: .inf", []string{"f.yaml:1:8: ratio: needs a number, not .inf"}},
-		"a list where one value is needed":       {"name: [a]", []string{"f.yaml:1:1: name: needs one value, not a list"}},
-		"one value where a list is needed":       {"rooms: hall", []string{"f.yaml:1:8: rooms: needs a list, not hall"}},
-		"a list where keys are needed":           {"- a\n- b", []string{"f.yaml:1:1: needs keys and values, not a list"}},
-		"a key without its value":                {"name:", []string{"f.yaml:1:1: name: has no value"}},
-		"a tag":                                  {"name: !secret x", []string{"f.yaml:1:7: name: has the tag !secret; tags are not used here"}},
-		"a merge key":                            {"rooms:\n- &a {name: a}\n- <<: *a\n  beds: 2\n  name: b\n", []string{"f.yaml:3:3: rooms[1]: merge keys (<<) are not used here; write the keys out"}},
-		"a key that is a list":                   {"? [a]\n: b", []string{"f.yaml:1:3: has a key that is not text"}},
-		"a second document":                      {"name: a\n---\nname: b\n", []string{"f.yaml:2:1: a second document begins here; one file holds one document"}},
-		"text that is not YAML":                  {"name: a\n bad: [\n", []string{"f.yaml:2:1: not YAML: mapping values are not allowed in this context"}},
-		"an alias of nothing":                    {"name: *x", []string{"f.yaml: not YAML: unknown anchor 'x' referenced"}},
-		"an alias of itself":                     {"later: 1\nrooms: &r\n- *r\n", []string{"f.yaml:3:3: rooms[0]: the alias stands for something that it is part of"}},
-		"a key with a dot in its path":           {"labels: {topology.rack: 1}", []string{`f.yaml:1:25: labels["topology.rack"]: needs text; put 1 in quotes`}},
-		"long text, cut":                         {"on: " + strings.Repeat("x", 300), []string{"f.yaml:1:5: on: needs true or false, not " + strings.Repeat("x", 40) + "…"}},
-		"what a value says of a key of its own":  {"rooms:\n- name: a\n  grace: 1s\n", []string{"f.yaml:3:10: rooms[0].grace: 1s is under 1m"}},
-		"what a value says of a key left out":    {"rooms:\n- beds: 1\n", []string{"f.yaml:2:3: rooms[0].name: is missing"}},
-		"what a value says of itself":            {"rooms: [{name: attic}]", []string{"f.yaml:1:9: rooms[0]: the attic is no room"}},
+		"a key twice":                             {"name: x\non: true\nname: y\n", []string{"f.yaml:3:1: name: is there already, at line 1"}},
+		"a duration without a unit":               {"every: 5", []string{"f.yaml:1:8: every: 5 needs a unit, such as 5m"}},
+		"a duration in days":                      {"every: 1d", []string{"f.yaml:1:8: every: 1d has a unit that is not known; units are s, m and h, as in 90s or 1h30m"}},
+		"a duration that is a word":               {"every: soon", []string{"f.yaml:1:8: every: soon is not a duration; write it as in 90s, 5m or 1h30m"}},
+		"a duration of a type that reads itself":  {"rooms: [{name: a, grace: 7}]", []string{"f.yaml:1:26: rooms[0].grace: 7 needs a unit, such as 7m"}},
+		"a share without its sign":                {"share: 10", []string{"f.yaml:1:8: share: 10 needs a percent sign, as in 10%"}},
+		"a share above the whole":                 {"share: 110%", []string{"f.yaml:1:8: share: 110% is not a share from 0% to 100%"}},
+		"an amount that is neither":               {"most: few", []string{"f.yaml:1:7: most: few is neither a number, such as 3, nor a share, such as 10%"}},
+		"a number where text is needed":           {"name: 5", []string{"f.yaml:1:7: name: needs text; put 5 in quotes"}},
+		"yes for true":                            {"on: yes", []string{"f.yaml:1:5: on: needs true or false, not yes"}},
+		"half a thing":                            {"small: 1.5", []string{"f.yaml:1:8: small: needs a whole number, not 1.5"}},
+		"a number too large for its field":        {"small: 200", []string{"f.yaml:1:8: small: needs a smaller number than 200"}},
+		"less than nothing":                       {"count: -1", []string{"f.yaml:1:8: count: needs a whole number, not -1"}},
+		"a number that is infinite":               {"ratio: .inf", []string{"f.yaml:1:8: ratio: needs a number, not .inf"}},
+		"a list where one value is needed":        {"name: [a]", []string{"f.yaml:1:1: name: needs one value, not a list"}},
+		"one value where a list is needed":        {"rooms: hall", []string{"f.yaml:1:8: rooms: needs a list, not hall"}},
+		"a list where keys are needed":            {"- a\n- b", []string{"f.yaml:1:1: needs keys and values, not a list"}},
+		"a key without its value":                 {"name:", []string{"f.yaml:1:1: name: has no value"}},
+		"a tag":                                   {"name: !secret x", []string{"f.yaml:1:7: name: has the tag !secret; tags are not used here"}},
+		"a merge key":                             {"rooms:\n- &a {name: a}\n- <<: *a\n  beds: 2\n  name: b\n", []string{"f.yaml:3:3: rooms[1]: merge keys (<<) are not used here; write the keys out"}},
+		"a key that is a list":                    {"? [a]\n: b", []string{"f.yaml:1:3: has a key that is not text"}},
+		"a second document":                       {"name: a\n---\nname: b\n", []string{"f.yaml:2:1: a second document begins here; one file holds one document"}},
+		"text that is not YAML":                   {"name: a\n bad: [\n", []string{"f.yaml:2:1: not YAML: mapping values are not allowed in this context"}},
+		"an alias of nothing":                     {"name: *x", []string{"f.yaml: not YAML: unknown anchor 'x' referenced"}},
+		"an alias of itself":                      {"later: 1\nrooms: &r\n- *r\n", []string{"f.yaml:3:3: rooms[0]: the alias stands for something that it is part of"}},
+		"a key with a dot in its path":            {"labels: {topology.rack: 1}", []string{`f.yaml:1:25: labels["topology.rack"]: needs text; put 1 in quotes`}},
+		"long text, cut":                          {"on: " + strings.Repeat("x", 300), []string{"f.yaml:1:5: on: needs true or false, not " + strings.Repeat("x", 40) + "…"}},
+		"what a value says of a key of its own":   {"rooms:\n- name: a\n  grace: 1s\n", []string{"f.yaml:3:10: rooms[0].grace: 1s is under 1m"}},
+		"what a value says of a key left out":     {"rooms:\n- beds: 1\n", []string{"f.yaml:2:3: rooms[0].name: is missing"}},
+		"what a value says of itself":             {"rooms: [{name: attic}]", []string{"f.yaml:1:9: rooms[0]: the attic is no room"}},
+		"what follows from a mistake is not told": {"rooms: [{name: 5}]", []string{"f.yaml:1:16: rooms[0].name: needs text; put 5 in quotes"}},
 		"all mistakes at once, in order of their place": {"nope: 1\nrooms:\n- grace: 5\n- {name: a, grace: 1s}\nevery: x\n", []string{
 			`f.yaml:1:1: nope: unknown key "nope"; did you mean "name"?`,
 			"f.yaml:3:3: rooms[0].name: is missing",
@@ -168,6 +169,18 @@ colour: red
 	}
 	if d := cmp.Diff(part.Rooms, want.Rooms); d != "" {
 		t.Errorf("rooms of the part (-got +want):\n%s", d)
+	}
+}
+
+func TestValuesOfAMapHaveDefaultsToo(t *testing.T) {
+	var s struct {
+		Rooms map[string]room `yaml:"rooms"`
+	}
+	if err := config.Decode("f.yaml", []byte("rooms: {a: {name: hall}}"), &s); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := s.Rooms["a"].Grace, remedy.Duration(10*time.Minute); got != want {
+		t.Errorf("grace %v, want the default, %v", got, want)
 	}
 }
 

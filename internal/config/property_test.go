@@ -30,6 +30,13 @@ func TestSharesAreRoundedDown(t *testing.T) {
 	})
 }
 
+func TestAShareIsNotRoundedDownTwice(t *testing.T) {
+	// 10,000 times 0.57 in binary is 5699.999999999999.
+	if got := config.Percent(0.57).Of(10_000); got != 57 {
+		t.Errorf("0.57%% of 10000 = %d, want 57", got)
+	}
+}
+
 func TestANumberIsItself(t *testing.T) {
 	var a config.Amount
 	if err := a.UnmarshalText([]byte("3")); err != nil {
