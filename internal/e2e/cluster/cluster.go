@@ -162,7 +162,7 @@ func New(ctx context.Context, o Options) (_ *Cluster, err error) {
 		return nil, err
 	}
 	c.StartedIn = time.Since(start)
-	fmt.Fprintf(o.Log, "cluster ready after %.1f s in %s\n", c.StartedIn.Seconds(), dir)
+	_, _ = fmt.Fprintf(o.Log, "cluster ready after %.1f s in %s\n", c.StartedIn.Seconds(), dir)
 	return c, nil
 }
 
@@ -172,7 +172,7 @@ func (c *Cluster) startServers(ctx context.Context, bin programs.Paths, o Option
 		if err := s.awaitReady(ctx); err != nil {
 			return err
 		}
-		fmt.Fprintf(o.Log, "%s ready after %.1f s\n", s.name, time.Since(start).Seconds())
+		_, _ = fmt.Fprintf(o.Log, "%s ready after %.1f s\n", s.name, time.Since(start).Seconds())
 		return nil
 	}
 	ports, err := newPorts()

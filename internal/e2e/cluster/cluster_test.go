@@ -42,8 +42,9 @@ receivers: [{name: hook, webhook_configs: [{url: "http://%s/", send_resolved: tr
 `, receiver),
 		NodeGrace: 15 * time.Second,
 	})
+	began := time.Now()
 	nodes := c.AddNodes(t, 8, Nodes{Labels: map[string]string{"topology.stoker.dev/rack": "r1"}})
-	t.Logf("8 nodes ready %.1f s after the start of the first program", c.StartedIn.Seconds())
+	t.Logf("the control plane was ready after %.1f s, 8 nodes %.1f s later", c.StartedIn.Seconds(), time.Since(began).Seconds())
 	trainer := c.StartTrainer(t, TrainerOptions{
 		Delay: 500 * time.Millisecond,
 		Deaf:  func(job *batchv1.Job) bool { return job.Name == "deaf" },
@@ -95,7 +96,7 @@ receivers: [{name: hook, webhook_configs: [{url: "http://%s/", send_resolved: tr
 		}
 	})
 
-	began := time.Now()
+	began = time.Now()
 	c.CreateJob(t, IndexedJob("train", "gang", 4, 8))
 	gang := c.AwaitRunning(t, "train", "gang", soon)
 	t.Logf("a gang of 4 x 8 GPUs ran %.1f s after it was created", time.Since(began).Seconds())
@@ -210,9 +211,19 @@ receivers: [{name: hook, webhook_configs: [{url: "http://%s/", send_resolved: tr
 		if err != nil {
 			t.Fatal(err)
 		}
-		replaced := c.AwaitRunning(t, "train", "slow", soon)[0]
-		if replaced.UID == old.UID || time.Since(evicted) < 3*time.Second {
-			t.Errorf("replaced after %v, though the old pod takes 3 s to die", time.Since(evicted))
+		c.Await(t, "the old pod to go", soon, func(ctx context.Context) (bool, string, error) {
+			pods, err := jobPods(ctx, c.Client, "train", "slow")
+			there := slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.UID == old.UID })
+			if there && len(pods) > 1 {
+				t.Errorf("%d pods at once, though a replacement has to wait", len(pods))
+			}
+			return !there, "still there", err
+		})
+		if took := time.Since(evicted); took < 2900*time.Millisecond {
+			t.Errorf("the old pod was gone after %v, though it takes 3 s to die", took)
+		}
+		if replaced := c.AwaitRunning(t, "train", "slow", soon)[0]; replaced.UID == old.UID {
+			t.Errorf("pod %s was evicted and runs", old.Name)
 		}
 		if failed := c.Job(t, "train", "slow").Status.Failed; failed != 0 {
 			t.Errorf("the eviction counts as %d failures", failed)

@@ -33,11 +33,11 @@ func freePort() (int, error) {
 	portsMu.Lock()
 	defer portsMu.Unlock()
 	for range 1000 {
-		port := firstPort + rand.IntN(lastPort-firstPort+1)
+		port := firstPort + rand.IntN(lastPort-firstPort+1) //nolint:gosec // nobody gains by guessing it
 		if portsGiven[port] {
 			continue
 		}
-		l, err := net.Listen("tcp", net.JoinHostPort(loopback, fmt.Sprint(port)))
+		l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.ParseIP(loopback), Port: port})
 		if err != nil {
 			continue
 		}

@@ -137,7 +137,7 @@ func (c *Cluster) alertmanager(bin programs.Paths, p ports, config string) (*Ser
 		return nil, err
 	}
 	storage := filepath.Join(c.Dir, "alertmanager")
-	if err := os.Mkdir(storage, 0o755); err != nil {
+	if err := os.Mkdir(storage, 0o750); err != nil {
 		return nil, err
 	}
 	return c.newServer("alertmanager", bin.Alertmanager, probe(httpURL(p.alertmanager)+"/-/ready", ""),

@@ -13,7 +13,7 @@ import (
 // lock takes the lock file name, waiting until ctx ends. The kernel drops the lock
 // with the process, so that a killed build blocks nobody.
 func lock(ctx context.Context, log io.Writer, name string) (unlock func(), err error) {
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o644)
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -27,7 +27,7 @@ func lock(ctx context.Context, log io.Writer, name string) (unlock func(), err e
 			return nil, fmt.Errorf("lock %s: %w", name, err)
 		}
 		if !told {
-			fmt.Fprintf(log, "waiting for another build that holds %s\n", name)
+			_, _ = fmt.Fprintf(log, "waiting for another build that holds %s\n", name)
 			told = true
 		}
 		select {

@@ -114,7 +114,7 @@ func (p program) build(ctx context.Context, log io.Writer, module, cache, goVers
 	if isFile(out) {
 		return out, nil
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return "", err
 	}
 	unlock, err := lock(ctx, log, filepath.Join(dir, p.name+".lock"))
@@ -203,11 +203,11 @@ func buildCommand(ctx context.Context, log io.Writer, pkg, cgoEnv string) (strin
 	}
 	// Checkouts do not share programs.
 	dir := filepath.Join(cache, "checkout-"+key([]byte(root)))
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return "", err
 	}
 	out := filepath.Join(dir, path.Base(pkg))
-	if err := goBuild(ctx, log, root, out, cgoEnv, []string{"-trimpath"}, pkg); err != nil {
+	if err := goBuild(ctx, log, root, out, cgoEnv, nil, pkg); err != nil {
 		return "", fmt.Errorf("build %s: %w", pkg, err)
 	}
 	return out, nil
@@ -223,10 +223,10 @@ func goBuild(ctx context.Context, log io.Writer, dir, out, cgoEnv string, flags 
 	defer func() { _ = os.RemoveAll(tmp) }()
 
 	start := time.Now()
-	fmt.Fprintf(log, "building %s\n", filepath.Base(out))
+	_, _ = fmt.Fprintf(log, "building %s\n", filepath.Base(out))
 	built := filepath.Join(tmp, filepath.Base(out))
 	args := append([]string{"build", "-o", built}, flags...)
-	cmd := exec.CommandContext(ctx, "go", append(args, pkg)...)
+	cmd := exec.CommandContext(ctx, "go", append(args, pkg)...) //nolint:gosec // the arguments are constants and paths of this package
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), cgoEnv, "GOWORK=off")
 	cmd.Stdout, cmd.Stderr = log, log
@@ -242,7 +242,7 @@ func goBuild(ctx context.Context, log io.Writer, dir, out, cgoEnv string, flags 
 	if err := os.Rename(built, out); err != nil {
 		return err
 	}
-	fmt.Fprintf(log, "built %s in %.0f s, %d MB\n", filepath.Base(out), time.Since(start).Seconds(), info.Size()/1e6)
+	_, _ = fmt.Fprintf(log, "built %s in %.0f s, %d MB\n", filepath.Base(out), time.Since(start).Seconds(), info.Size()/1e6)
 	return nil
 }
 
@@ -276,7 +276,7 @@ func cacheDir() (string, error) {
 
 // goEnv returns the values of the named go environment variables, one a line.
 func goEnv(ctx context.Context, dir string, names ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, "go", append([]string{"env"}, names...)...)
+	cmd := exec.CommandContext(ctx, "go", append([]string{"env"}, names...)...) //nolint:gosec // the names are constants
 	cmd.Dir = dir
 	out, err := cmd.Output()
 	if err != nil {
@@ -289,7 +289,7 @@ func goEnv(ctx context.Context, dir string, names ...string) (string, error) {
 func key(parts ...[]byte) string {
 	h := sha256.New()
 	for _, p := range parts {
-		fmt.Fprintf(h, "%d:", len(p))
+		_, _ = fmt.Fprintf(h, "%d:", len(p)) // a hash takes everything
 		h.Write(p)
 	}
 	return hex.EncodeToString(h.Sum(nil))[:12]

@@ -38,20 +38,24 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	tw := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	tw := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0) // keeps an error of stdout for Flush
 	for _, line := range [][2]string{
-		{"etcd", p.Etcd}, {"kube-apiserver", p.APIServer}, {"kube-controller-manager", p.ControllerManager},
-		{"kube-scheduler", p.Scheduler}, {"kwok", p.Kwok}, {"alertmanager", p.Alertmanager},
+		{"etcd", p.Etcd},
+		{"kube-apiserver", p.APIServer},
+		{"kube-controller-manager", p.ControllerManager},
+		{"kube-scheduler", p.Scheduler},
+		{"kwok", p.Kwok},
+		{"alertmanager", p.Alertmanager},
 	} {
-		fmt.Fprintf(tw, "%s\t%s\n", line[0], line[1])
+		_, _ = fmt.Fprintf(tw, "%s\t%s\n", line[0], line[1])
 	}
 	if *stoker {
 		s, err := programs.BuildStoker(ctx, stderr)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(tw, "stoker\t%s\nstoker-collector\t%s\n", s.Service, s.Collector)
+		_, _ = fmt.Fprintf(tw, "stoker\t%s\nstoker-collector\t%s\n", s.Service, s.Collector)
 	}
-	fmt.Fprintf(stderr, "all programs ready after %.0f s\n", time.Since(start).Seconds())
+	_, _ = fmt.Fprintf(stderr, "all programs ready after %.0f s\n", time.Since(start).Seconds())
 	return tw.Flush()
 }
