@@ -3,6 +3,7 @@ package loop
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,17 +39,18 @@ func (l *Loop) tell(now time.Time, e Entry) {
 // tellChange writes what happened between two states of an incident into the journal.
 func (l *Loop) tellChange(now time.Time, was, next remedy.Incident) {
 	entry := Entry{Incident: next.Name, Subject: next.Subject.String()}
-	for i, s := range next.Steps {
-		old := remedy.StepRecord{}
-		if i < len(was.Steps) {
-			old = was.Steps[i]
-		}
+	before := map[stepID]remedy.StepRecord{}
+	for _, s := range was.Steps {
+		before[idOf(s)] = s
+	}
+	for _, s := range next.Steps {
+		old, known := before[idOf(s)]
 		e := entry
 		e.Step, e.Target = s.Action, targets(s)
 		switch {
-		case i >= len(was.Steps) && s.Skipped:
+		case !known && s.Skipped:
 			e.Kind, e.Text = EntrySkipped, s.Note
-		case i >= len(was.Steps) && s.Running():
+		case !known && s.Running():
 			e.Kind, e.Text = EntryStarted, fmt.Sprintf("at most until %s", s.Deadline.UTC().Format(time.TimeOnly))
 			l.metrics.steps.WithLabelValues(s.Action, "started").Inc()
 		case old.Ending != s.Ending:
@@ -59,7 +61,7 @@ func (l *Loop) tellChange(now time.Time, was, next remedy.Incident) {
 		}
 		l.tell(now, e)
 	}
-	if len(next.Waiting) > 0 && len(was.Waiting) != len(next.Waiting) {
+	if len(next.Waiting) > 0 && !slices.EqualFunc(was.Waiting, next.Waiting, sameGate) {
 		var why []string
 		for _, g := range next.Waiting {
 			why = append(why, g.Gate+": "+g.Reason)
@@ -75,14 +77,28 @@ func (l *Loop) tellChange(now time.Time, was, next remedy.Incident) {
 		case remedy.PhaseResolved, remedy.PhaseCancelled:
 			e.Kind = EntryClosed
 			l.metrics.closed.WithLabelValues(string(next.Class), string(next.Phase)).Inc()
-		case remedy.PhaseHeld, remedy.PhaseCancelling:
+		case remedy.PhaseHeld:
 			e.Kind = EntryHeld
+		case remedy.PhaseCancelling:
+			e.Kind = EntryUndoing
 		case remedy.PhaseOpen, remedy.PhaseActing:
 			return
 		}
 		l.tell(now, e)
 	}
 }
+
+// A stepID tells one step of an incident from the others. Its place does not: a
+// history that is too long loses some.
+type stepID struct {
+	rung     int
+	reserved time.Time
+	action   string
+}
+
+func idOf(s remedy.StepRecord) stepID { return stepID{s.Rung, s.Reserved.UTC().Round(0), s.Action} }
+
+func sameGate(a, b remedy.GateResult) bool { return a.Gate == b.Gate }
 
 func targets(s remedy.StepRecord) string {
 	var out []string

@@ -2,7 +2,9 @@ package loop
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"stoker.dev/stoker/internal/fleet"
@@ -18,14 +20,22 @@ const maxNoted = 10_000
 
 // Ingest takes evidence in. When it returns nil, all that the evidence changes is
 // durable. With an error the sender must send all of it again; what was stored by
-// then is not stored twice.
+// then is not stored twice. What can be stored is, also when other incidents cannot.
 func (l *Loop) Ingest(ctx context.Context, now time.Time, ev []remedy.Evidence) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := l.load(ctx); err != nil {
 		return err
 	}
-	err := l.ingest(ctx, now, l.Fleet(), ev)
+	if l.fleet.At.IsZero() {
+		// Without a fleet nobody could tell an earlier boot, or two names of one GPU.
+		f, err := l.world.Snapshot(ctx, now)
+		if err != nil {
+			return fmt.Errorf("observe the fleet: %w", err)
+		}
+		l.fleet = f
+	}
+	err := l.ingest(ctx, now, l.fleet, ev)
 	l.publish(nil)
 	select {
 	case l.wake <- struct{}{}:
@@ -45,31 +55,76 @@ func (l *Loop) ingest(ctx context.Context, now time.Time, f fleet.Snapshot, ev [
 			open++
 		}
 	}
+	var errs []error
+	refused := 0
 	for _, in := range changed {
 		created := in.Version == ""
-		if created && open >= l.opts.MaxOpen {
-			l.metrics.refused.Inc()
-			return fmt.Errorf("%w: %d, and %d is the limit", ErrPressure, open, l.opts.MaxOpen)
+		// Those that closed a short while ago are kept against the limit on closed ones,
+		// so the limit of all together is kept here.
+		if created && (open >= l.opts.MaxOpen || len(l.incidents) >= l.opts.MaxOpen+l.opts.MaxClosed) {
+			refused++
+			continue
 		}
+		was := l.incidents[in.Name]
 		stored, err := l.save(ctx, in)
 		if err != nil {
 			l.loaded = false // somebody else may have written it: read again
-			return err
+			errs = append(errs, err)
+			if _, stated := errors.AsType[*remedy.Failure](err); !stated {
+				break // the store does not answer, for the others neither
+			}
+			continue
 		}
 		l.incidents[stored.Name] = stored
+		entry := Entry{Kind: EntryOpened, Incident: stored.Name, Subject: stored.Subject.String()}
 		if created {
 			open++
 			l.metrics.opened.WithLabelValues(string(stored.Class)).Inc()
-			l.tell(now, Entry{Kind: EntryOpened, Incident: stored.Name, Subject: stored.Subject.String(), Text: stored.Evidence[0].String()})
-			continue
+			entry.Text = stored.Evidence[0].String()
+		} else {
+			entry.Kind, entry.Text = EntryEvidence, learned(was, stored)
 		}
-		last := stored.Evidence[len(stored.Evidence)-1]
-		l.tell(now, Entry{Kind: EntryEvidence, Incident: stored.Name, Subject: stored.Subject.String(), Text: "told by " + last.Source + ": " + last.String()})
+		l.tell(now, entry)
+	}
+	if refused > 0 {
+		l.metrics.refused.Add(float64(refused))
+		errs = append(errs, fmt.Errorf("%w: %d, and %d is the limit; %d with those that closed lately, and %d is the limit; %d more were asked for",
+			ErrPressure, open, l.opts.MaxOpen, len(l.incidents), l.opts.MaxOpen+l.opts.MaxClosed, refused))
 	}
 	for _, n := range notes {
 		l.note(now, n)
 	}
-	return nil
+	return errors.Join(errs...)
+}
+
+// learned says what an incident was told, for people: the newest of it.
+func learned(was, next remedy.Incident) string {
+	text := "told again"
+	for _, e := range next.Evidence {
+		same := func(o remedy.Evidence) bool {
+			return o.SameEvent(e) && o.Source == e.Source && o.Resolved == e.Resolved
+		}
+		if slices.ContainsFunc(was.Evidence, same) {
+			continue
+		}
+		text = "told by " + e.Source + ": " + e.String()
+		if e.Resolved {
+			text += " is over"
+		}
+	}
+	return text
+}
+
+// leftover is evidence that incidents which closed lately have taken in and not dealt
+// with. Their store holds it, so it is not lost with the process.
+func (l *Loop) leftover(now time.Time) []remedy.Evidence {
+	var out []remedy.Evidence
+	for _, in := range l.list() {
+		if in.Phase.Closed() && now.Sub(in.Closed) <= l.cfg.Playbooks.MaxAge {
+			out = append(out, rules.Leftover(in)...)
+		}
+	}
+	return out
 }
 
 // note tells once of evidence that changed nothing.

@@ -21,6 +21,7 @@ const (
 	EntryRetry    EntryKind = "retry"    // an order will be tried again
 	EntryClosed   EntryKind = "closed"   // an incident was resolved or cancelled
 	EntryHeld     EntryKind = "held"     // an incident needs a person
+	EntryUndoing  EntryKind = "undoing"  // an incident was overruled; what it took is given back
 	EntryTrouble  EntryKind = "trouble"  // Stoker could not do its work
 )
 
@@ -45,15 +46,17 @@ type journal struct {
 	next int // place of the oldest entry once the ring is full
 }
 
+// add keeps an entry and tells of it, one after the other: whoever is told sees the
+// same order as whoever reads.
 func (j *journal) add(e Entry) {
 	j.mu.Lock()
+	defer j.mu.Unlock()
 	if len(j.ring) < j.most {
 		j.ring = append(j.ring, e)
 	} else {
 		j.ring[j.next] = e
 		j.next = (j.next + 1) % j.most
 	}
-	j.mu.Unlock()
 	if j.tell != nil {
 		j.tell(e)
 	}

@@ -25,7 +25,8 @@ import (
 
 // A Store keeps incidents. Writes are durable when they return.
 type Store interface {
-	// List returns all incidents, closed ones too, in any order.
+	// List returns all incidents, closed ones too, in any order. A list that is not nil
+	// beside an error is all that could be read; the error is about the others.
 	List(ctx context.Context) ([]remedy.Incident, error)
 	// Create stores a new incident under its name and returns it with its version; a
 	// [remedy.Failure] with Conflict when the name is taken.
@@ -37,7 +38,7 @@ type Store interface {
 	Delete(ctx context.Context, in remedy.Incident) error
 }
 
-// A World is observed once in each tick.
+// A World is observed once in each tick, and when evidence comes before the first.
 type World interface {
 	// Snapshot returns the fleet as it is known at now. An error means that nothing
 	// is known; the tick then ends without acting.
@@ -73,7 +74,7 @@ type Options struct {
 	MaxClosed    int           // closed incidents kept; 1,000 when zero
 	ClosedFor    time.Duration // for which closed incidents are kept; 7 days when zero
 	JournalLines int           // entries kept; 2,000 when zero
-	Tell         func(Entry)   // told of each entry; must not call the loop; may be nil
+	Tell         func(Entry)   // told of each entry, one at a time; must not call the loop; may be nil
 }
 
 // ErrPressure says that evidence was not taken in because too much is waiting. The
@@ -93,9 +94,12 @@ type Loop struct {
 	mu        sync.Mutex // held through a tick and an ingest: there is one writer
 	cfg       Config
 	loaded    bool
+	unread    error          // about incidents that the store has and that cannot be read
+	fleet     fleet.Snapshot // of the last tick; its zero value when there was none
 	incidents map[string]remedy.Incident
 	memory    scheduler.Memory
 	noted     map[string]time.Time // evidence noted lately, so that it is told once
+	troubled  Entry                // the last trouble that was told
 
 	wake chan struct{} // holds a value when there is something to do before the next tick is due
 
@@ -143,6 +147,7 @@ func (l *Loop) Forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.loaded = false
+	l.fleet = fleet.Snapshot{}
 	l.incidents = map[string]remedy.Incident{}
 	l.noted = map[string]time.Time{}
 }
@@ -180,10 +185,18 @@ func (l *Loop) load(ctx context.Context) error {
 	}
 	list, err := l.store.List(ctx)
 	if err != nil {
-		return fmt.Errorf("read incidents: %w", err)
+		err = fmt.Errorf("read incidents: %w", err)
 	}
+	if err != nil && list == nil {
+		return err
+	}
+	l.unread = err // one that is damaged does not keep the others from being healed
+	old := l.incidents
 	l.incidents = make(map[string]remedy.Incident, len(list))
 	for _, in := range list {
+		if have, ok := old[in.Name]; ok && have.Version == in.Version {
+			in = have // it also has what was answered since, which is not stored
+		}
 		l.incidents[in.Name] = in
 	}
 	l.loaded = true

@@ -43,7 +43,7 @@ func newMetrics(reg registerer) *metrics {
 			Name: "stoker_loop_last_tick_timestamp_seconds", Help: "When the loop last went round, in unix seconds of the loop's clock.",
 		}),
 		lost: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "stoker_incidents_lost_gpu_hours", Help: "Work lost on behalf of the incidents that are kept, in GPU-hours.",
+			Name: "stoker_incidents_lost_gpu_seconds", Help: "Work lost on behalf of the incidents that are kept, in GPU-seconds.",
 		}),
 	}
 	reg.MustRegister(m.opened, m.closed, m.noted, m.steps, m.refused, m.open, m.last, m.lost)
@@ -59,6 +59,6 @@ func (m *metrics) observe(now time.Time, incidents map[string]remedy.Incident) {
 			m.open.WithLabelValues(string(in.Class), string(in.Phase)).Inc()
 		}
 	}
-	m.lost.Set(lost)
+	m.lost.Set(lost * time.Hour.Seconds())
 	m.last.Set(float64(now.UnixMilli()) / 1000)
 }

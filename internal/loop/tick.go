@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -28,7 +29,8 @@ func (l *Loop) Tick(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return l.trouble(now, fmt.Errorf("observe the fleet: %w", err))
 	}
-	var errs []error
+	l.fleet = f
+	errs := []error{l.ingest(ctx, now, f, l.leftover(now))}
 	for _, w := range l.witnesses {
 		ev, err := w.Evidence(ctx, now)
 		if err != nil {
@@ -38,10 +40,12 @@ func (l *Loop) Tick(ctx context.Context, now time.Time) error {
 			errs = append(errs, err)
 		}
 	}
-	if !l.loaded { // the store and we disagree; nothing is decided on half a truth
-		return l.trouble(now, errors.Join(errs...))
+	// Where the store and we disagree it is read again: nothing is decided on half a
+	// truth, and one incident that cannot be written does not stop the others.
+	if err := l.load(ctx); err != nil {
+		return l.trouble(now, errors.Join(append(errs, err)...))
 	}
-	errs = append(errs, l.work(ctx, now, f))
+	errs = append(errs, l.unread, l.work(ctx, now, f))
 	// The planner's orders have their own way through the gates; it gives none yet.
 	_, l.memory = scheduler.Plan(now, f, l.memory, l.cfg.Scheduler)
 	errs = append(errs, l.sweep(ctx, now))
@@ -50,11 +54,27 @@ func (l *Loop) Tick(ctx context.Context, now time.Time) error {
 	return l.trouble(now, errors.Join(errs...))
 }
 
+// trouble tells of an error, once for as long as it stays the same.
 func (l *Loop) trouble(now time.Time, err error) error {
-	if err != nil {
-		l.tell(now, Entry{Kind: EntryTrouble, Text: err.Error()})
+	if err == nil {
+		l.troubled = Entry{}
+		return nil
+	}
+	e := Entry{At: now, Kind: EntryTrouble, Text: short(err.Error())}
+	if e.Text != l.troubled.Text || now.Sub(l.troubled.At) >= notedFor {
+		l.troubled = e
+		l.tell(now, e)
 	}
 	return err
+}
+
+// short bounds a text of others that is kept. It stays UTF-8.
+func short(s string) string {
+	const most = 1000
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
 // A task is one incident as it was, as it becomes, and what must be started.
@@ -126,22 +146,46 @@ func (l *Loop) decide(now time.Time, f fleet.Snapshot, open []remedy.Incident, w
 	return in, start
 }
 
+// overdue is how long after its deadline an order is waited for whose action cannot
+// say what became of it.
+const overdue = 10 * time.Minute
+
 // check asks whether an order has ended.
 func (l *Loop) check(now time.Time, f fleet.Snapshot, in *remedy.Incident, o *remedy.OrderRecord) {
-	if o.Outcome != nil || o.Receipt == nil {
-		if o.Outcome == nil && now.After(o.Order.Deadline) && o.Tries > 0 {
+	if o.Outcome != nil {
+		return
+	}
+	if o.Receipt == nil {
+		past := now.Sub(o.Order.Deadline)
+		switch {
+		case past <= 0:
+		case o.Tries > 0:
 			o.Outcome = &remedy.Outcome{Ending: remedy.Late, Note: fmt.Sprintf("not done within its time, after %d tries", o.Tries)}
+		case o.Order.Effect == remedy.EffectHarm && past > l.cfg.Playbooks.MaxAge:
+			// Reserved by somebody who did not come back for long: what was right then
+			// may be wrong now.
+			o.Outcome = &remedy.Outcome{Ending: remedy.Late, Note: fmt.Sprintf("reserved and then left alone for %s after its time", past.Round(time.Second))}
+		default:
+			// Nobody has worked on it, or the answer went with who did. It is started
+			// again, which looks first, and has its time again: that we were away is
+			// not its failure.
+			o.Order.Deadline = now.Add(o.Order.Deadline.Sub(o.Order.Reserved))
+			in.Current().Deadline = o.Order.Deadline
 		}
 		return
 	}
 	out, ended := l.actuator.Check(now, f, o.Order, *o.Receipt)
-	if ended {
+	switch {
+	case ended:
 		l.settle(now, in.Name, o, out)
+	case now.After(o.Order.Deadline.Add(overdue)):
+		o.Outcome = &remedy.Outcome{Ending: remedy.Late, Note: fmt.Sprintf("for %s after its time nobody could tell what became of it", overdue)}
 	}
 }
 
 // settle records how an order ended, or when it is tried again.
 func (l *Loop) settle(now time.Time, incident string, o *remedy.OrderRecord, out remedy.Outcome) {
+	out.Note = short(out.Note)
 	if !out.Ending.Retry() {
 		o.Outcome = &out
 		return
@@ -191,7 +235,7 @@ func (l *Loop) carry(ctx context.Context, now time.Time, t *task) {
 		o := &cur.Orders[i]
 		receipt, err := l.actuator.Start(ctx, o.Order)
 		if err == nil {
-			receipt.At = now
+			receipt.At, receipt.Note = now, short(receipt.Note)
 			o.Receipt = &receipt
 			l.log.LogAttrs(ctx, slog.LevelInfo, "order started", slog.Any("order", o.Order), slog.Bool("found", receipt.Found), slog.String("note", receipt.Note))
 			continue
@@ -205,7 +249,12 @@ func (l *Loop) carry(ctx context.Context, now time.Time, t *task) {
 	}
 }
 
-// sweep removes closed incidents that are too old or too many.
+// sweepMost bounds how many incidents one tick removes.
+const sweepMost = 100
+
+// sweep removes closed incidents that are too old or too many. One that may still be
+// told of, or that keeps a person's veto, stays: without it the same evidence would
+// open it anew.
 func (l *Loop) sweep(ctx context.Context, now time.Time) error {
 	var closed []remedy.Incident
 	for _, in := range l.list() {
@@ -215,13 +264,20 @@ func (l *Loop) sweep(ctx context.Context, now time.Time) error {
 	}
 	slices.SortFunc(closed, func(a, b remedy.Incident) int { return a.Closed.Compare(b.Closed) })
 	var errs []error
+	removed := 0
 	for i, in := range closed {
-		if len(closed)-i <= l.opts.MaxClosed && now.Sub(in.Closed) < l.opts.ClosedFor {
+		if removed == sweepMost || len(closed)-i <= l.opts.MaxClosed && now.Sub(in.Closed) < l.opts.ClosedFor {
 			break
 		}
+		if now.Sub(in.Closed) <= l.cfg.Playbooks.MaxAge || now.Before(in.Quiet) {
+			continue
+		}
+		removed++
 		if err := l.store.Delete(ctx, in); err != nil {
-			if f, ok := errors.AsType[*remedy.Failure](err); !ok || f.Ending != remedy.Gone {
+			f, ok := errors.AsType[*remedy.Failure](err)
+			if !ok || f.Ending != remedy.Gone {
 				errs = append(errs, fmt.Errorf("delete incident %s: %w", in.Name, err))
+				l.loaded = l.loaded && !(ok && f.Ending == remedy.Conflict)
 				continue
 			}
 		}
