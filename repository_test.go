@@ -40,7 +40,7 @@ var arrows = map[string][]string{
 
 	"internal/observe": {"internal/fleet", "internal/remedy", "actuator/jobs"},
 	"internal/series":  {"internal/fleet"},
-	"internal/loop":    {"internal/fleet", "internal/remedy", "rules", "scheduler"},
+	"internal/loop":    {"internal/fleet", "internal/remedy", "internal/store", "rules", "scheduler"}, // the store in tests
 	"internal/store":   {"internal/store", "internal/fleet", "internal/remedy", "deploy/crds"},
 	"internal/kube":    {"internal/kube", "internal/fleet", "internal/remedy", "internal/observe", "internal/config", "actuator"},
 	"internal/sim":     {"internal/sim", "internal/fleet", "internal/remedy", "actuator", "collector", "internal/series"},
