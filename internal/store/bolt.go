@@ -113,7 +113,7 @@ func (b *Bolt) guard(f func() error) (err error) {
 // List returns all incidents that can be read, and a [Corrupt] for each other one.
 func (b *Bolt) List(ctx context.Context) ([]remedy.Incident, error) {
 	var (
-		all []remedy.Incident
+		all = []remedy.Incident{} // not nil, also when none can be read
 		bad []*Corrupt
 	)
 	if err := ctx.Err(); err != nil {

@@ -32,7 +32,7 @@ func (m *Memory) List(ctx context.Context) ([]remedy.Incident, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var (
-		all []remedy.Incident
+		all = []remedy.Incident{} // not nil, also when none can be read
 		bad []*Corrupt
 	)
 	for name, r := range m.records {
