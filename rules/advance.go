@@ -127,7 +127,7 @@ func (w *walk) climb() []remedy.Order {
 		if w.in.Rung >= len(w.in.Ladder) {
 			return w.top()
 		}
-		if w.in.Rung == 0 && len(w.in.Steps) == 0 && w.bootedSince() {
+		if !begun(w.in) && w.bootedSince() {
 			w.resolve("the node has been booted since the fault, before anything was done")
 			return nil
 		}
@@ -213,7 +213,7 @@ func (w *walk) over() bool {
 // unknown reports whether the ladder has to wait since nobody knows the node. A node
 // that we have already acted on and that is gone is another matter: see orders.
 func (w *walk) unknown() bool {
-	if w.in.Subject.Node == "" || len(w.in.Steps) > 0 {
+	if w.in.Subject.Node == "" || begun(w.in) {
 		return false
 	}
 	if _, ok := w.fleet.Nodes[w.in.Subject.Node]; ok {
@@ -232,7 +232,8 @@ func (w *walk) unknown() bool {
 // not ours: orders are for that boot then, and the boot has healed nothing.
 func (w *walk) learnBoot() {
 	n, ok := w.fleet.Nodes[w.in.Subject.Node]
-	if !ok || n.BootID == "" || n.BootID == w.in.BootID || reserved(w.in, remedy.RoleRenew) != nil {
+	past := slices.ContainsFunc(w.in.Steps, func(s remedy.StepRecord) bool { return s.Role == remedy.RoleRenew })
+	if !ok || n.BootID == "" || n.BootID == w.in.BootID || past {
 		return
 	}
 	again := slices.ContainsFunc(w.in.Evidence, func(e remedy.Evidence) bool {
@@ -265,18 +266,17 @@ func (w *walk) watchVerify(cur *remedy.StepRecord) {
 	}
 }
 
-// cameBack says that the fault was seen again since the verification began, or in the
-// boot that the ladder has brought; empty when it was not.
+// cameBack says that the fault was seen again since the verification began, or in
+// another boot than it was; empty when it was not.
 func (w *walk) cameBack(verified time.Time) string {
 	boot := w.fleet.Nodes[w.in.Subject.Node].BootID
-	renew := reserved(w.in, remedy.RoleRenew)
 	for _, e := range w.in.Evidence {
 		if e.Resolved || e.BootID != "" && e.BootID != boot {
 			continue
 		}
 		since := verified
-		if renew != nil && e.BootID != "" && e.BootID != w.in.BootID {
-			since = renew.Reserved
+		if e.BootID != "" && e.BootID != w.in.BootID {
+			since = bootEnded(w.in)
 		}
 		// An event that we knew of before is not back because a clock runs ahead.
 		if e.At.After(since) && e.Seen.After(since) {

@@ -493,6 +493,18 @@ func TestABootBeforeAnythingWasDoneHeals(t *testing.T) {
 		p.advance()
 		wantHistory(t, p.in, "resolved: the node has been booted since the fault, before anything was done")
 	})
+	t.Run("also when what came first on the ladder was skipped", func(t *testing.T) {
+		p := newPatient(t, xid79())
+		p.in.Ladder = p.in.Ladder[1:]
+		p.change(func(s *fleet.Snapshot) { clear(s.Pods) })
+		p.advance()
+		p.node(func(n *fleet.Node) { n.BootID = "boot-2" })
+		p.advance()
+		got := history(p.in)
+		if want := "resolved: the node has been booted since the fault, before anything was done"; got[len(got)-1] != want {
+			t.Errorf("%s, want %s", strings.Join(got, "\n"), want)
+		}
+	})
 	t.Run("but a state is none of the boot's", func(t *testing.T) {
 		p := newPatient(t, unready())
 		p.node(func(n *fleet.Node) { n.BootID = "boot-2" })
@@ -560,6 +572,18 @@ func TestAFaultThatComesBackFailsTheRepair(t *testing.T) {
 		p.told(again(at.Add(time.Second), "boot-2"))
 		p.advance()
 		if got := history(p.in); got[len(got)-1] != held || p.in.Phase != remedy.PhaseHeld {
+			t.Errorf("%s, want %s", strings.Join(got, "\n"), held)
+		}
+	})
+	t.Run("in a boot that was not ours, told when that has been taken for the repair", func(t *testing.T) {
+		p := newPatient(t, xid79())
+		p.do("drain")
+		p.node(func(n *fleet.Node) { n.BootID = "boot-2" })
+		at := p.now
+		p.do("verify")
+		p.told(again(at, "boot-2"))
+		p.advance()
+		if got := history(p.in); got[len(got)-1] != held {
 			t.Errorf("%s, want %s", strings.Join(got, "\n"), held)
 		}
 	})

@@ -202,17 +202,21 @@ func dealtUntil(in remedy.Incident, boot string) time.Time {
 		return in.Closed
 	}
 	if boot != "" && in.BootID != "" && boot != in.BootID {
-		if !begun(in) {
-			return lastIn(in)
-		}
-		if s := reserved(in, remedy.RoleRenew); s != nil {
-			return s.Reserved
-		}
+		return bootEnded(in)
 	}
 	if s := in.Ended(remedy.RoleVerify); s != nil {
 		return s.Reserved
 	}
 	return in.Closed
+}
+
+// bootEnded is the earliest time at which the boot with the fault may have ended:
+// when we asked for another one, else when the fault was last seen.
+func bootEnded(in remedy.Incident) time.Time {
+	if s := reserved(in, remedy.RoleRenew); s != nil {
+		return s.Reserved
+	}
+	return lastIn(in)
 }
 
 // lastIn is when the incident's fault was last seen in its own boot, and a little
