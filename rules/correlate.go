@@ -154,6 +154,8 @@ func (c *correlation) take(e remedy.Evidence) {
 		c.note(e, "it is over and no incident was open for it")
 	case stale != "":
 		c.note(e, "%s", stale)
+	case info.Telemetry && c.booting(e.Subject.Node) != "":
+		c.note(e, "expected while %s boots the node", c.booting(e.Subject.Node))
 	default:
 		c.open(e, last+1)
 	}

@@ -51,7 +51,7 @@ func (l *Loop) tellChange(now time.Time, was, next remedy.Incident) {
 		case !known && s.Skipped:
 			e.Kind, e.Text = EntrySkipped, s.Note
 		case !known && s.Running():
-			e.Kind, e.Text = EntryStarted, fmt.Sprintf("at most until %s", s.Deadline.UTC().Format(time.TimeOnly))
+			e.Kind, e.Text = EntryStarted, "may take "+span(s.Deadline.Sub(s.Reserved))
 			l.metrics.steps.WithLabelValues(s.Action, "started").Inc()
 		case old.Ending != s.Ending:
 			e.Kind, e.Text = EntryEnded, ended(s)
@@ -114,4 +114,16 @@ func ended(s remedy.StepRecord) string {
 		text += ": " + s.Note
 	}
 	return fmt.Sprintf("%s after %s", text, s.Ended.Sub(s.Reserved).Round(time.Second))
+}
+
+// span writes a duration without the zeros at its end: 10m, 1h30m.
+func span(d time.Duration) string {
+	s := d.Round(time.Second).String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
 }

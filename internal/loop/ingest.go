@@ -129,6 +129,10 @@ func (l *Loop) leftover(now time.Time) []remedy.Evidence {
 
 // note tells once of evidence that changed nothing.
 func (l *Loop) note(now time.Time, n rules.Note) {
+	if n.Evidence.Resolved {
+		l.metrics.noted.WithLabelValues(string(classLabel(n.Evidence.Class))).Inc()
+		return // that something is over which nobody acted on is counted, and no news
+	}
 	key := n.Evidence.Subject.String() + "|" + string(n.Evidence.Class) + "|" + n.Evidence.Labels["alertname"] + "|" + n.Evidence.Labels["xid"]
 	if t, ok := l.noted[key]; ok && now.Sub(t) < notedFor {
 		l.noted[key] = now
