@@ -109,11 +109,11 @@ func targets(s remedy.StepRecord) string {
 }
 
 func ended(s remedy.StepRecord) string {
-	text := string(s.Ending)
+	text := fmt.Sprintf("%s after %s", s.Ending, span(s.Ended.Sub(s.Reserved)))
 	if s.Note != "" {
 		text += ": " + s.Note
 	}
-	return fmt.Sprintf("%s after %s", text, s.Ended.Sub(s.Reserved).Round(time.Second))
+	return text
 }
 
 // span writes a duration without the zeros at its end: 10m, 1h30m.
