@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"stoker.dev/stoker/actuator"
-	"stoker.dev/stoker/actuator/jobs"
 	"stoker.dev/stoker/internal/kube"
 	"stoker.dev/stoker/internal/loop"
 	"stoker.dev/stoker/internal/observe"
@@ -118,13 +117,7 @@ func (s *service) build() error {
 	}
 	s.door = newDoor(act, announce)
 
-	observers := []observe.Observer{observe.Nodes{PoolKeys: observe.PoolKeys}}
-	pods := observe.Pods{}
-	for _, j := range jobs.Adapters {
-		pods.Owners = append(pods.Owners, j.Kind)
-		observers = append(observers, j.New())
-	}
-	s.cache = kube.NewCache(s.log, s.client, append(observers, pods)...)
+	s.cache = kube.NewCache(s.log, s.client, cluster.Observers()...)
 	sources := []observe.Source{{Name: observe.Cluster, Filler: s.cache, Needed: true}}
 	var witnesses []loop.Witness
 	if len(s.cfg.Telemetry.Scrape) > 0 {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -15,6 +16,9 @@ import (
 
 // Incidents is the resource that [Resource] keeps; its definition is in deploy/crds.
 var Incidents = schema.GroupVersionResource{Group: "stoker.dev", Version: "v1alpha1", Resource: "incidents"}
+
+// noVersion is one that no object has. An empty one would let the patch apply to any.
+const noVersion = "1"
 
 // objects is what the store needs of a cluster. Errors carry a [remedy.Failure]
 // where it is known what became of the write.
@@ -42,7 +46,7 @@ func (s *Resource) List(ctx context.Context) ([]remedy.Incident, error) {
 		return nil, fmt.Errorf("list incidents: %w", err)
 	}
 	var (
-		all []remedy.Incident
+		all = []remedy.Incident{} // not nil, also when none can be read
 		bad []*Corrupt
 	)
 	for i := range objs {
@@ -82,13 +86,10 @@ func (s *Resource) Update(ctx context.Context, in remedy.Incident) (remedy.Incid
 	if err != nil {
 		return remedy.Incident{}, err
 	}
-	if in.Version == "" {
-		return remedy.Incident{}, failure(remedy.Conflict, "incident %s: an update needs the version that it replaces", in.Name)
-	}
 	// Merging would keep what the incident has no longer, so the status is replaced whole.
 	// A version that the object has no longer makes the server refuse the patch as a conflict.
 	patch, err := json.Marshal([]map[string]any{
-		{"op": "replace", "path": "/metadata/resourceVersion", "value": in.Version},
+		{"op": "replace", "path": "/metadata/resourceVersion", "value": cmp.Or(in.Version, noVersion)},
 		{"op": "add", "path": "/status", "value": status},
 	})
 	if err != nil {
