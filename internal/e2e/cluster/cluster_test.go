@@ -381,6 +381,18 @@ receivers: [{name: hook, webhook_configs: [{url: "http://%s/", send_resolved: tr
 		}
 	})
 
+	t.Run("Stoker of this checkout is built and runs", func(t *testing.T) {
+		p := c.StartStoker(t, []string{"--help"}, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), soon)
+		defer cancel()
+		if err := p.Wait(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if p.ExitCode() != 0 || !strings.Contains(p.Log(t), "help for stoker") {
+			t.Errorf("stoker --help ends with %d and says:\n%s", p.ExitCode(), p.Log(t))
+		}
+	})
+
 	t.Run("pods run until somebody ends them", func(t *testing.T) {
 		for _, name := range []string{"gang", "deaf", "slow"} {
 			if job := c.Job(t, "train", name); job.Status.Succeeded != 0 || job.Status.CompletionTime != nil {

@@ -177,7 +177,7 @@ func BuildStoker(ctx context.Context, log io.Writer) (Stoker, error) {
 
 // BuildService builds cmd/stoker alone, without cgo, and returns its path.
 func BuildService(ctx context.Context, log io.Writer) (string, error) {
-	return buildCommand(ctx, log, "./cmd/stoker", noCgo)
+	return buildCommand(ctx, log, "./cmd/stoker", cgo)
 }
 
 // BuildCollector builds cmd/stoker-collector alone, which needs cgo, and returns its path.
@@ -216,7 +216,10 @@ func buildCommand(ctx context.Context, log io.Writer, pkg, cgoEnv string) (strin
 // goBuild builds pkg of the module in dir into out, which appears at once and
 // whole.
 func goBuild(ctx context.Context, log io.Writer, dir, out, cgoEnv string, flags []string, pkg string) error {
-	tmp, err := os.MkdirTemp(filepath.Dir(out), ".build-")
+	if err := removeAbandoned(filepath.Dir(out), time.Now()); err != nil {
+		return err
+	}
+	tmp, err := os.MkdirTemp(filepath.Dir(out), unfinished)
 	if err != nil {
 		return err
 	}
@@ -243,6 +246,31 @@ func goBuild(ctx context.Context, log io.Writer, dir, out, cgoEnv string, flags 
 		return err
 	}
 	_, _ = fmt.Fprintf(log, "built %s in %.0f s, %d MB\n", filepath.Base(out), time.Since(start).Seconds(), info.Size()/1e6)
+	return nil
+}
+
+// unfinished begins the names of the folders that builds work in, and a build that
+// is older than abandonedAfter was killed.
+const (
+	unfinished     = ".build-"
+	abandonedAfter = 24 * time.Hour
+)
+
+// removeAbandoned removes what builds in dir that were killed left behind.
+func removeAbandoned(dir string, now time.Time) error {
+	left, err := filepath.Glob(filepath.Join(dir, unfinished+"*"))
+	if err != nil {
+		return err
+	}
+	for _, name := range left {
+		info, err := os.Stat(name)
+		if err != nil || now.Sub(info.ModTime()) < abandonedAfter {
+			continue // it may be gone already, or still at work
+		}
+		if err := os.RemoveAll(name); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

@@ -184,6 +184,30 @@ func TestABuildThatFailsLeavesNothingAndSaysWhy(t *testing.T) {
 	}
 }
 
+func TestWhatAKilledBuildLeftIsRemovedAfterADay(t *testing.T) {
+	dir := t.TempDir()
+	now := time.Now()
+	for name, age := range map[string]time.Duration{unfinished + "old": 25 * time.Hour, unfinished + "new": time.Hour, "kwok": 100 * time.Hour} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Join(path, "inside"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(path, now.Add(-age), now.Add(-age)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := removeAbandoned(dir, now); err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(left) != 2 || left[0].Name() != unfinished+"new" || left[1].Name() != "kwok" {
+		t.Errorf("left are %v, want the new build and the program", left)
+	}
+}
+
 func TestRootIsFoundFromBelow(t *testing.T) {
 	root, err := Root()
 	if err != nil {
