@@ -33,6 +33,10 @@ const (
 	maxValue   = 256
 )
 
+// watchdog is the alert that always fires. It proves the path that alerts take, and is
+// evidence of nothing.
+const watchdog = "Watchdog"
+
 // evidence reads an alert. The class is that of its label `class`, else that of its
 // XID; an alert with neither is evidence of nothing, class none. The event time is
 // that of the annotation event_time (unix seconds), else the alert's start. One that

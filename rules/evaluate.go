@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -99,7 +100,7 @@ func (e *Evaluator) Evidence(ctx context.Context, now time.Time) ([]remedy.Evide
 				continue
 			}
 			ar.ForEachActiveAlert(func(a *promrules.Alert) {
-				if a.State == promrules.StatePending || a.State == promrules.StateUnknown {
+				if a.State == promrules.StatePending || a.State == promrules.StateUnknown || a.Labels.Get("alertname") == watchdog {
 					return
 				}
 				ev, err := alert{
@@ -117,22 +118,11 @@ func (e *Evaluator) Evidence(ctx context.Context, now time.Time) ([]remedy.Evide
 		}
 	}
 	slices.SortFunc(e.held, func(a, b remedy.Evidence) int {
-		if c := a.At.Compare(b.At); c != 0 {
-			return c
-		}
-		return compareText(a.Subject.String()+string(a.Class)+a.Labels["alertname"], b.Subject.String()+string(b.Class)+b.Labels["alertname"])
+		// Alerts come out of a map. All labels together tell any two apart, and fmt writes
+		// them in order.
+		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Subject.String(), b.Subject.String()), cmp.Compare(fmt.Sprint(a.Labels), fmt.Sprint(b.Labels)))
 	})
 	return e.held, errors.Join(errs...)
-}
-
-func compareText(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // A loader reads rule files from where they are embedded.

@@ -175,6 +175,9 @@ func (d *Delivery) told(e remedy.Evidence, f *folding) bool {
 }
 
 func (d *Delivery) fold(a template.Alert, f *folding, now time.Time) {
+	if a.Labels["alertname"] == watchdog {
+		return
+	}
 	e, err := alert{Labels: a.Labels, Annotations: a.Annotations, StartsAt: a.StartsAt, Resolved: a.Status == "resolved"}.evidence("alertmanager", now)
 	if err != nil {
 		d.Ignored++

@@ -40,15 +40,23 @@ func show(t *testing.T, o DemoOptions) (string, DemoReport, []byte) {
 	return out.String(), r, raw
 }
 
-// TestDemoHealsTheLostGPU runs the first half hour, in which the GPU falls off the bus,
-// twice: the same bytes come out, and the ladder is climbed to its end.
-func TestDemoHealsTheLostGPU(t *testing.T) {
-	o := DemoOptions{For: 32 * time.Minute, Seed: 1}
-	lines, r, raw := show(t, o)
+// TestDemoIsTheSameEveryTime holds that virtual time is exact: no clock, no order of
+// goroutines and no map is in what comes out.
+func TestDemoIsTheSameEveryTime(t *testing.T) {
+	o := DemoOptions{For: 18 * time.Minute, Seed: 7}
+	lines, _, raw := show(t, o)
 	again, _, rawAgain := show(t, o)
 	if lines != again || !bytes.Equal(raw, rawAgain) {
 		t.Error("the same options gave other bytes the second time")
 	}
+}
+
+// TestDemoHealsTheLostGPUAndTouchesNothingElse runs what `make demo` shows: the ladder is
+// climbed to its end, the storm and the lost telemetry cost nobody anything, and the
+// README's transcript is what comes out.
+func TestDemoHealsTheLostGPUAndTouchesNothingElse(t *testing.T) {
+	lines, r, _ := show(t, DemoOptions{For: 2 * time.Hour, Seed: 1})
+	transcript(t, lines)
 	var healed []IncidentReport
 	for _, in := range r.Incidents {
 		if in.Class == remedy.ClassGPULost {
@@ -76,6 +84,31 @@ func TestDemoHealsTheLostGPU(t *testing.T) {
 	}
 	if r.Goodput <= 0 || r.Goodput >= 1 || len(r.Report.LostGPUHours) == 0 {
 		t.Errorf("goodput %v, lost %v", r.Goodput, r.Report.LostGPUHours)
+	}
+}
+
+// transcript compares the README's transcript with the lines: what it shows must have
+// come out, in that order.
+func transcript(t *testing.T, lines string) {
+	t.Helper()
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest, shown := lines, 0
+	for line := range strings.Lines(string(readme)) {
+		if len(line) < 9 || line[2] != ':' || line[5] != ':' {
+			continue
+		}
+		shown++
+		_, after, found := strings.Cut(rest, line)
+		if !found {
+			t.Fatalf("README shows a line that the demo does not print there:\n%s", line)
+		}
+		rest = after
+	}
+	if shown < 20 {
+		t.Errorf("README shows %d lines of the demo, want its transcript", shown)
 	}
 }
 
