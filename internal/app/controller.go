@@ -197,6 +197,9 @@ func (s *service) run(ctx context.Context) error {
 		}
 		return s.election.Run(ctx, s.lead)
 	})
+	if s.election != nil {
+		g.Go(func() error { return s.follow(ctx) })
+	}
 	return g.Wait()
 }
 
@@ -208,6 +211,28 @@ func (s *service) lead(ctx context.Context) error {
 		return nil //nolint:nilerr // it ends only with ctx
 	}
 	return s.loop.Run(ctx, time.Duration(s.cfg.Every), time.Now)
+}
+
+// lookEvery is how often a replica that does not lead brings its answers up to date.
+const lookEvery = 2 * time.Second
+
+// follow keeps the answers of a replica that does not lead up to date.
+func (s *service) follow(ctx context.Context) error {
+	every := time.NewTicker(lookEvery)
+	defer every.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-every.C:
+		}
+		if s.election.Leads() {
+			continue
+		}
+		if err := s.loop.Look(ctx, time.Now()); err != nil {
+			s.log.Debug("answers not brought up to date", "err", err)
+		}
+	}
 }
 
 func (s *service) ready() error {

@@ -2,6 +2,7 @@ package loop
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -24,4 +25,22 @@ func (l *Loop) Run(ctx context.Context, every time.Duration, now func() time.Tim
 		case <-l.wake:
 		}
 	}
+}
+
+// Look brings what Incidents and Fleet return up to date without acting on it: a replica
+// that does not lead can answer too. What was looked at is not kept: a leader reads anew.
+func (l *Loop) Look(ctx context.Context, now time.Time) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.loaded = false
+	if err := l.load(ctx); err != nil {
+		return err
+	}
+	f, err := l.world.Snapshot(ctx, now)
+	if err != nil {
+		return fmt.Errorf("observe the fleet: %w", err)
+	}
+	l.publish(&f)
+	l.loaded = false
+	return nil
 }

@@ -1,0 +1,63 @@
+package spine
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+)
+
+// away is for how long the API server is gone: longer than a lease.
+const away = 20 * time.Second
+
+// TestTheAPIServerGoesAway kills the API server while the job is being stopped and starts it
+// again. Webhooks are refused meanwhile, so that they are sent again; then all goes on where
+// it was.
+func TestTheAPIServerGoesAway(t *testing.T) {
+	f := setUp(t, "away", needs{})
+	ill := f.startJob(t, 4*time.Second)
+	f.startLodger(t, ill, time.Second)
+	boot := f.bootID(t, ill)
+	s := f.serve(t, settings{})
+	s.awaitLeader(t)
+	other := webhookBody(t, f.memoryErrors(t, ill, time.Now())) // while the node can be asked for its boot
+
+	s.tell(t, webhookBody(t, f.gpuLost(t, ill, time.Now())))
+	f.awaitStep(t, ill, "stop")
+	f.AwaitAudit(t, "the stop of the job", soon, f.effects(stops))
+	f.APIServer.Kill(t)
+	back := time.Now().Add(away)
+
+	refused := 0
+	for time.Now().Before(back) {
+		code, text, err := s.post(t.Context(), other)
+		switch {
+		case err != nil:
+			t.Errorf("the webhook is not answered: %v", err)
+		case code == http.StatusServiceUnavailable:
+			refused++
+		default:
+			t.Errorf("the webhook answers %d %s while nothing can be made durable, want 503", code, text)
+		}
+		time.Sleep(time.Second)
+	}
+	if code, text, err := s.ask(t.Context(), http.MethodGet, "/healthz", "", nil); err != nil || code != http.StatusOK {
+		t.Errorf("/healthz answers %d %s, %v; a restart would not help", code, text, err)
+	}
+	f.APIServer.Start(t)
+	f.pardoned = time.Now().Add(5 * time.Second)
+	t.Logf("the API server was away for %.0f s; %d webhooks were refused", time.Since(back.Add(-away)).Seconds(), refused)
+
+	s.tell(t, other)
+	f.awaitHealed(t, ill, long)
+	f.checkJob(t, ill)
+	f.checkRebooted(t, ill, boot)
+	f.checkUnmarked(t, ill)
+	f.checkEffects(t, onceEach)
+	f.checkOne(t, ill)
+	f.Await(t, "the other fault to be written down", soon, func(ctx context.Context) (bool, string, error) {
+		all, err := f.stored(ctx, "gpu-ecc", ill)
+		return len(all) == 1 && len(all[0].Steps) == 0, fmt.Sprint(all), err
+	})
+}

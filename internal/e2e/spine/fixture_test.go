@@ -1,0 +1,236 @@
+package spine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.dev/stoker/internal/e2e/cluster"
+)
+
+const (
+	// soon bounds what takes a moment, long what takes a whole ladder with restarts in
+	// between, both on a machine that has other things to do too.
+	soon = 90 * time.Second
+	long = 4 * time.Minute
+
+	testLabel   = "e2e.stoker.dev/test"
+	account     = "stoker"
+	workers     = 4 // of the job
+	gpusANode   = 8
+	jobName     = "llm"
+	resumedFrom = "/ckpt/llm/step-18200" // what the trainer writes
+)
+
+// A fixture is what one test has of its own.
+type fixture struct {
+	*suite
+
+	id         string
+	system     string // namespace of the service
+	train      string // namespace of the jobs
+	user       string // the service's, as the audit log names it
+	kubeconfig string // of its account
+	nodes      []string
+	trainer    *cluster.Trainer
+	rebooter   *cluster.Rebooter
+	// pardoned is until when what the account is refused does not count: an API server
+	// that has just started answers before it knows who may what.
+	pardoned time.Time
+}
+
+// needs says how a test's fixture differs from the usual one: six nodes, a trainer
+// that answers and a rebooter that reboots.
+type needs struct {
+	nodes    int
+	trainer  cluster.TrainerOptions
+	rebooter cluster.RebooterOptions
+}
+
+// setUp makes the fixture called id: the service's namespace with what `stoker
+// manifests` asks for, a namespace for jobs, and nodes.
+func setUp(t *testing.T, id string, n needs) *fixture {
+	t.Helper()
+	s := theSuite(t)
+	f := &fixture{suite: s, id: id, system: "stoker-" + id, train: "train-" + id}
+	f.user = "system:serviceaccount:" + f.system + ":" + account
+	t.Cleanup(func() { f.tearDown(t) })
+
+	manifests, complaint, code := s.stoker(t, "manifests", "--namespace", f.system, "--service-account", account)
+	if code != 0 {
+		t.Fatalf("stoker manifests ends with %d: %s", code, complaint)
+	}
+	s.ApplyYAML(t, []byte(manifests))
+	f.kubeconfig = s.ServiceAccountKubeconfig(t, f.system, account)
+
+	if n.nodes == 0 {
+		n.nodes = 6
+	}
+	f.nodes = s.AddNodes(t, n.nodes, cluster.Nodes{Prefix: id + "-", Labels: map[string]string{testLabel: id}})
+	f.trainer = s.StartTrainer(t, n.trainer)
+	n.rebooter.Namespace = f.system
+	f.rebooter = s.StartRebooter(t, n.rebooter)
+	return f
+}
+
+// tearDown removes what would be in the way of the next test. The rest goes with the
+// control plane.
+func (f *fixture) tearDown(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), soon) // the test's own has ended
+	defer cancel()
+	var zero int64
+	for _, ns := range []string{f.train, f.system} {
+		if err := f.Client.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			t.Errorf("delete namespace %s: %v", ns, err)
+		}
+		err := cluster.Await(ctx, "the pods of namespace "+ns+" to go", soon, func(ctx context.Context) (bool, string, error) {
+			pods, err := f.Client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return false, "", err
+			}
+			for _, p := range pods.Items {
+				_ = f.Client.CoreV1().Pods(ns).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: &zero}) // looked at again
+			}
+			return len(pods.Items) == 0, fmt.Sprintf("%d left", len(pods.Items)), nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	for _, name := range f.nodes {
+		if err := f.Client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			t.Errorf("delete node %s: %v", name, err)
+		}
+	}
+}
+
+// startJob starts a gang of four workers, each on a node of its own, which take
+// stopAfter to die, and returns the node of the second worker: the one to fall ill.
+func (f *fixture) startJob(t *testing.T, stopAfter time.Duration) (ill string) {
+	t.Helper()
+	job := cluster.IndexedJob(f.train, jobName, workers, gpusANode)
+	job.Spec.Template.Spec.NodeSelector = map[string]string{testLabel: f.id}
+	cluster.StopAfter(job, stopAfter)
+	f.CreateJob(t, job)
+	for _, p := range f.AwaitRunning(t, f.train, jobName, soon) {
+		if p.Annotations[batchv1.JobCompletionIndexAnnotation] == "1" {
+			ill = p.Spec.NodeName
+		}
+	}
+	if ill == "" {
+		t.Fatal("no pod of the job says that it is worker 1")
+	}
+	return ill
+}
+
+// startLodger starts a replica set of one pod without GPUs on a node, for which the
+// drain has to ask. It takes stopAfter to die.
+func (f *fixture) startLodger(t *testing.T, node string, stopAfter time.Duration) {
+	t.Helper()
+	labels := map[string]string{"app": "lodger"}
+	rs := &appsv1.ReplicaSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.train, Name: "lodger"},
+		Spec: appsv1.ReplicaSetSpec{
+			Replicas: new(int32(1)),
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{"e2e.stoker.dev/stop-after": stopAfter.String()}},
+				Spec: corev1.PodSpec{
+					NodeSelector: map[string]string{testLabel: f.id},
+					Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+						PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 100, Preference: corev1.NodeSelectorTerm{
+							MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
+						}}},
+					}},
+					TerminationGracePeriodSeconds: new(int64(30)),
+					Containers:                    []corev1.Container{{Name: "web", Image: "example.com/web:1"}},
+				},
+			},
+		},
+	}
+	if _, err := f.Client.AppsV1().ReplicaSets(f.train).Create(t.Context(), rs, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if at := f.lodger(t); at != node {
+		t.Fatalf("the lodger was put on %s, and is needed on %s", at, node)
+	}
+}
+
+// lodger waits until the replica set's pod runs, and returns its node.
+func (f *fixture) lodger(t *testing.T) (node string) {
+	t.Helper()
+	f.Await(t, "the lodger to run", soon, func(ctx context.Context) (bool, string, error) {
+		pods, err := f.Client.CoreV1().Pods(f.train).List(ctx, metav1.ListOptions{LabelSelector: "app=lodger"})
+		if err != nil {
+			return false, "", err
+		}
+		for _, p := range pods.Items {
+			if p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil {
+				node = p.Spec.NodeName
+				return true, "", nil
+			}
+		}
+		return false, fmt.Sprintf("%d pods", len(pods.Items)), nil
+	})
+	return node
+}
+
+// A place is where one worker of the job runs.
+type place struct{ pod, node, resume string }
+
+// checkJob waits until the job's gang is whole again and checks that it goes on from
+// the trainer's checkpoint and keeps off the nodes in avoid.
+func (f *fixture) checkJob(t *testing.T, avoid ...string) {
+	t.Helper()
+	var at []place
+	for _, p := range f.AwaitRunning(t, f.train, jobName, soon) {
+		at = append(at, place{p.Name, p.Spec.NodeName, p.Annotations["stoker.dev/resume-from"]})
+	}
+	for _, p := range at {
+		if slices.Contains(avoid, p.node) {
+			t.Errorf("pod %s runs on %s again", p.pod, p.node)
+		}
+		if p.resume != resumedFrom {
+			t.Errorf("pod %s is told to resume from %q, want %q", p.pod, p.resume, resumedFrom)
+		}
+	}
+}
+
+// checkUnmarked checks that nothing of ours is left on a node and that it takes work.
+func (f *fixture) checkUnmarked(t *testing.T, name string) {
+	t.Helper()
+	n := f.Node(t, name)
+	if n.Spec.Unschedulable {
+		t.Errorf("node %s is still cordoned", name)
+	}
+	for _, mark := range []string{"stoker.dev/hold", "stoker.dev/why"} {
+		if v, there := n.Annotations[mark]; there {
+			t.Errorf("node %s still has %s: %s", name, mark, v)
+		}
+	}
+}
+
+// bootID returns the boot id of a node.
+func (f *fixture) bootID(t *testing.T, node string) string {
+	t.Helper()
+	return f.Node(t, node).Status.NodeInfo.BootID
+}
+
+// checkRebooted checks that a node is in another boot than before, by one reboot.
+func (f *fixture) checkRebooted(t *testing.T, node, before string) {
+	t.Helper()
+	if now := f.bootID(t, node); now == before {
+		t.Errorf("node %s is still in boot %s", node, before)
+	}
+	if done := f.rebooter.Reboots(); len(done) != 1 || done[0].Node != node {
+		t.Errorf("%d reboots: %+v; want one, of %s", len(done), done, node)
+	}
+}

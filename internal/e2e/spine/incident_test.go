@@ -1,0 +1,176 @@
+package spine
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// ladder is what the tests' playbook does, in order.
+var ladder = []string{"cordon", "checkpoint", "stop", "start", "drain", "reboot", "verify", "release"}
+
+var incidentsResource = schema.GroupVersionResource{Group: "stoker.dev", Version: "v1alpha1", Resource: "incidents"}
+
+// An incident is what the custom resource's status and the API say of one.
+type incident struct {
+	Name       string `json:"name"`
+	Occurrence int    `json:"occurrence"`
+	Subject    struct {
+		Kind, Node, UUID, Index string
+	} `json:"subject"`
+	Class    string `json:"class"`
+	Phase    string `json:"phase"`
+	Playbook string `json:"playbook"`
+	Steps    []step `json:"steps"`
+	Evidence []struct {
+		Source string `json:"source"`
+	} `json:"evidence"`
+	EvidenceCount int `json:"evidenceCount"`
+	Waiting       []struct {
+		Gate, Reason string
+	} `json:"waiting"`
+	Opened time.Time `json:"opened"`
+	Closed time.Time `json:"closed"`
+	Quiet  time.Time `json:"quiet"`
+	Reason string    `json:"reason"`
+	Losses []struct {
+		GPUHours float64 `json:"gpuHours"`
+		Step     int64   `json:"step"`
+	} `json:"losses"`
+}
+
+// A step is what became of one rung.
+type step struct {
+	Action   string    `json:"action"`
+	Reserved time.Time `json:"reserved"`
+	Ended    time.Time `json:"ended"`
+	Ending   string    `json:"ending"`
+	Skipped  bool      `json:"skipped"`
+	Note     string    `json:"note"`
+}
+
+func (in incident) closed() bool { return in.Phase == "resolved" || in.Phase == "cancelled" }
+
+// runs reports whether the step of that action was reserved and has not ended.
+func (in incident) runs(action string) bool {
+	return slices.ContainsFunc(in.Steps, func(s step) bool { return s.Action == action && s.Ending == "" && !s.Skipped })
+}
+
+// step returns the newest step of that action; the zero step when there is none.
+func (in incident) step(action string) step {
+	for _, s := range slices.Backward(in.Steps) {
+		if s.Action == action {
+			return s
+		}
+	}
+	return step{}
+}
+
+// String is the incident in a few lines, for messages.
+func (in incident) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %s (%s)", in.Name, in.Phase, in.Reason)
+	for _, s := range in.Steps {
+		how := s.Ending
+		if s.Skipped {
+			how = "skipped"
+		}
+		fmt.Fprintf(&b, "\n  %s %-10s %-8s %s", s.Reserved.Format(time.TimeOnly), s.Action, how, s.Note)
+	}
+	for _, g := range in.Waiting {
+		fmt.Fprintf(&b, "\n  waits for %s: %s", g.Gate, g.Reason)
+	}
+	return b.String()
+}
+
+// stored returns the incidents of a class about a node, as the custom resources have
+// them, oldest first.
+func (f *fixture) stored(ctx context.Context, class, node string) ([]incident, error) {
+	list, err := f.Dynamic.Resource(incidentsResource).Namespace(f.system).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var out []incident
+	for _, o := range list.Items {
+		b, err := json.Marshal(o.Object["status"])
+		if err != nil {
+			return nil, err
+		}
+		var in incident
+		if err := json.Unmarshal(b, &in); err != nil {
+			return nil, fmt.Errorf("status of incident %s: %w", o.GetName(), err)
+		}
+		if in.Class == class && in.Subject.Node == node {
+			out = append(out, in)
+		}
+	}
+	slices.SortFunc(out, func(a, b incident) int { return a.Opened.Compare(b.Opened) })
+	return out, nil
+}
+
+// await waits until the newest gpu-lost incident of a node is as wanted.
+func (f *fixture) await(t *testing.T, node, what string, within time.Duration, want func(incident) bool) incident {
+	t.Helper()
+	var last incident
+	f.Await(t, "the incident of "+node+" "+what, within, func(ctx context.Context) (bool, string, error) {
+		all, err := f.stored(ctx, "gpu-lost", node)
+		if err != nil || len(all) == 0 {
+			return false, "no incident", err
+		}
+		last = all[len(all)-1]
+		return want(last), last.String(), nil
+	})
+	return last
+}
+
+// awaitRunning waits until a step is reserved and runs.
+func (f *fixture) awaitStep(t *testing.T, node, action string) incident {
+	t.Helper()
+	return f.await(t, node, "to be at "+action, soon, func(in incident) bool {
+		if in.closed() {
+			t.Fatalf("the incident ended before it came to %s: %s", action, in)
+		}
+		return in.runs(action)
+	})
+}
+
+// awaitHealed waits until the incident is resolved, and checks that each rung of the
+// ladder was climbed once, in order.
+func (f *fixture) awaitHealed(t *testing.T, node string, within time.Duration) incident {
+	t.Helper()
+	in := f.await(t, node, "to be over", within, incident.closed)
+	t.Logf("%s after %.1f s", in, in.Closed.Sub(in.Opened).Seconds())
+	if in.Phase != "resolved" || in.Occurrence != 1 {
+		t.Errorf("the incident is %s, occurrence %d; want resolved, 1", in.Phase, in.Occurrence)
+	}
+	var did []string
+	for _, s := range in.Steps {
+		did = append(did, s.Action)
+		if s.Ending != "done" {
+			t.Errorf("step %s ended %q (skipped: %v): %s; want done", s.Action, s.Ending, s.Skipped, s.Note)
+		}
+	}
+	if !slices.Equal(did, ladder) {
+		t.Errorf("steps %v, want %v", did, ladder)
+	}
+	return in
+}
+
+// checkOne checks that there has been one gpu-lost incident of a node.
+func (f *fixture) checkOne(t *testing.T, node string) {
+	t.Helper()
+	all, err := f.stored(t.Context(), "gpu-lost", node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) != 1 {
+		t.Errorf("%d incidents of %s, want 1: %v", len(all), node, all)
+	}
+}

@@ -1,0 +1,292 @@
+package spine
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"stoker.dev/stoker/internal/e2e/cluster"
+)
+
+// A wire lies between the service and the API server and passes everything on. A test
+// can lay a trap on it: what is to happen right before or right after one write, at
+// points that no clock could hit.
+type wire struct {
+	kubeconfig string // for the service
+	next       http.RoundTripper
+
+	mu   sync.Mutex
+	trap *trap
+}
+
+// A trap waits for one write and springs once.
+type trap struct {
+	match func(write) bool
+	when  moment
+	do    func()
+	done  chan struct{} // closed when do has returned
+}
+
+// A moment is a point in the life of a request.
+type moment string
+
+const (
+	beforeIt moment = "before its effect"                // the request never reaches the server
+	unheard  moment = "after its effect, with no answer" // the server has done it and the service never hears of it
+	heard    moment = "while it runs"                    // shortly after the service has the answer
+	answered moment = "before the answer"                // the server has done it; the service hears of it after do
+)
+
+// lag is how long a trap waits after an answer was passed on.
+const lag = 100 * time.Millisecond
+
+var errTrapped = errors.New("cut off by the test")
+
+// newWire starts a wire for the length of the test.
+func (f *fixture) newWire(t *testing.T) *wire {
+	t.Helper()
+	server, err := url.Parse(f.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The service's own token passes through; nothing of the admin's is lent to it.
+	next, err := rest.TransportFor(&rest.Config{Host: f.URL, TLSClientConfig: rest.TLSClientConfig{CAFile: f.Config.CAFile}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &wire{next: next}
+	srv := httptest.NewUnstartedServer(&httputil.ReverseProxy{
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(server) },
+		Transport:     w,
+		FlushInterval: -1, // watches
+		ErrorLog:      log.New(io.Discard, "", 0),
+		ErrorHandler: func(http.ResponseWriter, *http.Request, error) {
+			panic(http.ErrAbortHandler) // the connection is cut, as it is when a server dies
+		},
+	})
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	srv.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	srv.StartTLS()
+	t.Cleanup(func() {
+		srv.CloseClientConnections()
+		srv.Close()
+		utilnet.CloseIdleConnectionsFor(next)
+	})
+
+	cfg, err := clientcmd.LoadFromFile(f.kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range cfg.Clusters {
+		c.Server = srv.URL
+		c.CertificateAuthorityData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
+	}
+	w.kubeconfig = filepath.Join(f.dir, f.id+"-wire.kubeconfig")
+	if err := clientcmd.WriteToFile(*cfg, w.kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// lay lays a trap. There may be one at a time.
+func (w *wire) lay(t *testing.T, when moment, match func(write) bool, do func()) *trap {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.trap != nil {
+		t.Fatal("there is another trap on the wire")
+	}
+	w.trap = &trap{match: match, when: when, do: do, done: make(chan struct{})}
+	return w.trap
+}
+
+// sprung reports whether the trap's do has returned.
+func (tr *trap) sprung() bool {
+	select {
+	case <-tr.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// waiting returns the trap if it waits for this write.
+func (w *wire) waiting(what write) *trap {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.trap == nil || !w.trap.match(what) {
+		return nil
+	}
+	return w.trap
+}
+
+// take removes a trap from the wire. It reports false when it has sprung meanwhile.
+func (w *wire) take(tr *trap) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.trap != tr {
+		return false
+	}
+	w.trap = nil
+	return true
+}
+
+func (tr *trap) spring() {
+	tr.do()
+	close(tr.done)
+}
+
+// RoundTrip passes one request on to the API server. A write that the server refuses
+// springs no trap, since it has no effect.
+func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Method == http.MethodGet {
+		return w.next.RoundTrip(req)
+	}
+	var body []byte
+	if req.Body != nil { // a deletion may have none
+		var err error
+		if body, err = io.ReadAll(req.Body); err != nil {
+			return nil, err
+		}
+	}
+	req.Body = io.NopCloser(bytes.NewReader(body))
+	tr := w.waiting(parseWrite(req.Method, req.URL.Path, body))
+	switch {
+	case tr == nil:
+		return w.next.RoundTrip(req)
+	case tr.when == beforeIt:
+		if w.take(tr) {
+			tr.spring()
+		}
+		return nil, errTrapped
+	}
+	resp, err := w.next.RoundTrip(req.WithContext(context.WithoutCancel(req.Context()))) // also when the service has gone
+	if err != nil || resp.StatusCode >= 300 || !w.take(tr) {
+		return resp, err
+	}
+	switch tr.when {
+	case heard:
+		time.AfterFunc(lag, tr.spring)
+		return resp, nil
+	case answered:
+		tr.spring()
+		return resp, nil
+	case unheard, beforeIt:
+	}
+	_, err = io.Copy(io.Discard, resp.Body)
+	tr.spring()
+	return nil, errors.Join(errTrapped, err, resp.Body.Close())
+}
+
+// parseWrite reads what a request to the API server asks for, from
+// /api/v1/[namespaces/NS/]RESOURCE[/NAME[/SUB]] and the same under /apis/GROUP.
+func parseWrite(method, path string, body []byte) write {
+	out := write{body: body, verb: map[string]string{
+		http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete",
+	}[method]}
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	skip := 2
+	if parts[0] == "apis" {
+		skip = 3
+	}
+	if len(parts) <= skip {
+		return out
+	}
+	parts = parts[skip:]
+	if parts[0] == "namespaces" && len(parts) > 2 {
+		out.namespace, parts = parts[1], parts[2:]
+	}
+	for i, to := range []*string{&out.resource, &out.name, &out.subresource} {
+		if i < len(parts) {
+			*to = parts[i]
+		}
+	}
+	return out
+}
+
+// effecting matches the write that has an effect.
+func (f *fixture) effecting(e effect) func(write) bool {
+	return func(w write) bool { return effectOf(w, f.system) == e }
+}
+
+// reserving matches the write of an incident that says that a step will now be started.
+func reserving(action string) func(write) bool {
+	return func(w write) bool {
+		if w.resource != "incidents" || w.verb == "delete" {
+			return false
+		}
+		in, ok := written(w.body)
+		return ok && in.runs(action)
+	}
+}
+
+// written reads the incident out of a write: the object, or a JSON patch that sets its
+// status.
+func written(body []byte) (incident, bool) {
+	var o struct {
+		Status incident `json:"status"`
+	}
+	if json.Unmarshal(body, &o) == nil {
+		return o.Status, true
+	}
+	var ops []struct {
+		Path  string          `json:"path"`
+		Value json.RawMessage `json:"value"`
+	}
+	if json.Unmarshal(body, &ops) != nil {
+		return incident{}, false
+	}
+	for _, op := range ops {
+		if op.Path == "/status" {
+			err := json.Unmarshal(op.Value, &o.Status)
+			return o.Status, err == nil
+		}
+	}
+	return incident{}, false
+}
+
+// serveOver starts a replica that reaches the API server over the wire alone.
+func (f *fixture) serveOver(t *testing.T, w *wire, c settings) *service {
+	t.Helper()
+	s := f.replica(t, c, cluster.FreePort(t), w.kubeconfig)
+	s.start(t)
+	return s
+}
+
+// awaitSprung waits until a trap for a step has sprung, and fails the test at once when the
+// incident of the node ends before.
+func (f *fixture) awaitSprung(t *testing.T, tr *trap, node, action string) {
+	t.Helper()
+	f.Await(t, "the trap at "+action+" to spring", soon, func(ctx context.Context) (bool, string, error) {
+		if tr.sprung() {
+			return true, "", nil
+		}
+		all, err := f.stored(ctx, "gpu-lost", node)
+		if err != nil || len(all) == 0 {
+			return false, "no incident", err
+		}
+		in := all[len(all)-1]
+		if in.closed() {
+			t.Fatalf("the incident ended before it came to %s: %s", action, in)
+		}
+		return false, in.String(), nil
+	})
+}
