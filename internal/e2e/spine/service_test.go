@@ -87,6 +87,11 @@ func (f *fixture) replica(t *testing.T, c settings, port int, kubeconfig string)
 	t.Helper()
 	s := &service{fixture: f, port: port, kubeconfig: kubeconfig, configFile: filepath.Join(f.dir, fmt.Sprintf("%s-%d.yaml", f.id, port))}
 	s.configure(t, c.yaml(f.tokenFile))
+	t.Cleanup(func() {
+		if t.Failed() && s.proc != nil {
+			t.Logf("the last lines of %s:\n%s", s.proc.LogPath, lastLines(s.proc.LogPath, 25))
+		}
+	})
 	return s
 }
 
@@ -110,11 +115,6 @@ func (s *service) start(t *testing.T) {
 		"--listen", fmt.Sprintf("127.0.0.1:%d", s.port), "--log-level", "debug",
 	}, nil)
 	proc := s.proc
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("the last lines of %s:\n%s", proc.LogPath, lastLines(proc.LogPath, 40))
-		}
-	})
 	s.Await(t, "the service to answer", soon, func(ctx context.Context) (bool, string, error) {
 		if !proc.Running() {
 			t.Fatalf("the service ended with %d; its last lines:\n%s", proc.ExitCode(), lastLines(proc.LogPath, 20))
