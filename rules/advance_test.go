@@ -637,6 +637,18 @@ func TestHistoryIsBoundedAndForgetsOnlyWhatIsInVain(t *testing.T) {
 	}
 }
 
+func TestAClosedIncidentTakesNothingIn(t *testing.T) {
+	for _, phase := range []remedy.Phase{remedy.PhaseResolved, remedy.PhaseCancelled} {
+		p := newPatient(t, xid79())
+		p.in.Phase, p.in.Closed = phase, p.now
+		later := changed(xid79(), func(e *remedy.Evidence) { e.At = t0.Add(time.Hour) })
+		got, orders := Advance(p.now, p.f, p.in, []remedy.Evidence{later}, p.cfg)
+		if d := cmp.Diff(p.in, got); d != "" || len(orders) > 0 {
+			t.Errorf("a %s incident has changed, with orders %v (-want +got):\n%s", phase, orders, d)
+		}
+	}
+}
+
 func TestPhasesOfANewerVersionAreLeftAlone(t *testing.T) {
 	p := newPatient(t, xid79())
 	p.in.Phase = "paused"

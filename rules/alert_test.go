@@ -27,14 +27,16 @@ func TestAnAlertSpeaksForAFault(t *testing.T) {
 		want                want
 	}{
 		"the class is that of its label": {
-			map[string]string{"class": "gpu-ecc", "node": ill, "gpu": "0", "xid": "79"}, nil,
+			map[string]string{"class": "gpu-ecc", "node": ill, "gpu": "0", "xid": "79"},
+			nil,
 			want{remedy.ClassGPUECC, gpu(remedy.Subject{Node: ill, Index: "0"}), began},
 		},
 		"else that of its XID": {
 			map[string]string{"Hostname": ill, "UUID": uuid, "xid": "79"}, nil, want{remedy.ClassGPULost, gpu(remedy.Subject{Node: ill, UUID: uuid}), began},
 		},
 		"also as dcgm-exporter writes it": {
-			map[string]string{"Hostname": ill, "UUID": uuid, "gpu": "3", "pci_bus_id": "00000000:1A:00.0", "err_code": "48"}, nil,
+			map[string]string{"Hostname": ill, "UUID": uuid, "gpu": "3", "pci_bus_id": "00000000:1A:00.0", "err_code": "48"},
+			nil,
 			want{remedy.ClassGPUECC, gpu3, began},
 		},
 		"an XID of the job's own doing is the program's": {
@@ -45,21 +47,25 @@ func TestAnAlertSpeaksForAFault(t *testing.T) {
 		"a number that is none is no XID":        {map[string]string{"node": ill, "xid": "seventy-nine"}, nil, want{remedy.ClassNone, at(ill), began}},
 		"neither is no fault":                    {map[string]string{"alertname": "Watchdog"}, nil, want{remedy.ClassNone, at(""), began}},
 		"the event time is that of the annotation": {
-			map[string]string{"class": "node-unready", "node": ill}, map[string]string{"event_time": "1796047327.25"},
+			map[string]string{"class": "node-unready", "node": ill},
+			map[string]string{"event_time": "1796047327.25"},
 			want{remedy.ClassNodeUnready, at(ill), t0.Add(250 * time.Millisecond)},
 		},
 		"as Go writes large numbers too": {
-			map[string]string{"class": "node-unready", "node": ill}, map[string]string{"event_time": "1.796047327e+09"},
+			map[string]string{"class": "node-unready", "node": ill},
+			map[string]string{"event_time": "1.796047327e+09"},
 			want{remedy.ClassNodeUnready, at(ill), t0},
 		},
 		"a node by its name in the collector": {map[string]string{"class": "node-unready", "hostname": ill}, nil, want{remedy.ClassNodeUnready, at(ill), began}},
 		"by the first of its names":           {map[string]string{"class": "node-unready", "node": ill, "Hostname": well}, nil, want{remedy.ClassNodeUnready, at(ill), began}},
 		"a job": {
-			map[string]string{"class": "job-stalled", "exported_namespace": "train", "namespace": "monitoring", "job_name": "llm", "job": "prometheus"}, nil,
+			map[string]string{"class": "job-stalled", "exported_namespace": "train", "namespace": "monitoring", "job_name": "llm", "job": "prometheus"},
+			nil,
 			want{remedy.ClassJobStalled, remedy.Subject{Kind: remedy.SubjectJob, Namespace: "train", Name: "llm"}, began},
 		},
 		"an address that is none is kept as a name": {
-			map[string]string{"class": "gpu-lost", "node": ill, "pci_bus_id": "slot 3"}, nil,
+			map[string]string{"class": "gpu-lost", "node": ill, "pci_bus_id": "slot 3"},
+			nil,
 			want{remedy.ClassGPULost, gpu(remedy.Subject{Node: ill, PCI: "slot 3"}), began},
 		},
 		"a class of a newer version": {map[string]string{"class": "gpu-molten", "node": ill}, nil, want{"gpu-molten", at(ill), began}},

@@ -108,7 +108,9 @@ func TestCorrelateSortsEvidence(t *testing.T) {
 		"a clock ahead of ours by hours is noted":   {nil, []remedy.Evidence{at(xid79(), 3*time.Hour)}, 0, nil, "noted: it is said to happen in 3h0m0s; somebody's clock is wrong"},
 		"an event of an earlier boot is noted":      {nil, []remedy.Evidence{boot(xid79(), "boot-0")}, 10 * time.Minute, nil, "noted: it is from an earlier boot of the node"},
 		"an event of a boot that the snapshot is too old to know is acted on": {
-			nil, []remedy.Evidence{boot(at(xid79(), 10*time.Minute), "boot-2")}, 10 * time.Minute, func(f *fleet.Snapshot) { f.At = t0.Add(9 * time.Minute) },
+			nil,
+			[]remedy.Evidence{boot(at(xid79(), 10*time.Minute), "boot-2")},
+			10 * time.Minute, func(f *fleet.Snapshot) { f.At = t0.Add(9 * time.Minute) },
 			"opens gpu-a-02/gpu-3 #1 with 1",
 		},
 		"an event of a boot that the kubelet has not told of yet is acted on": {
@@ -133,7 +135,9 @@ func TestCorrelateSortsEvidence(t *testing.T) {
 			[]remedy.Incident{healed()}, []remedy.Evidence{boot(at(xid79(), 16*time.Minute), "")}, 21 * time.Minute, nil, "opens gpu-a-02/gpu-3 #2 with 1",
 		},
 		"what happened in the boot of the repair is not": {
-			[]remedy.Incident{healed()}, []remedy.Evidence{boot(at(xid79(), 14*time.Minute), "boot-2")}, 21 * time.Minute,
+			[]remedy.Incident{healed()},
+			[]remedy.Evidence{boot(at(xid79(), 14*time.Minute), "boot-2")},
+			21 * time.Minute,
 			func(f *fleet.Snapshot) {
 				n := f.Nodes[ill]
 				n.BootID = "boot-2"

@@ -60,7 +60,7 @@ func newBench(t *testing.T, files fs.FS) *bench {
 func (b *bench) put(at time.Time, v float64, name string, pairs ...string) {
 	b.t.Helper()
 	app := b.db.AppenderV2(b.t.Context())
-	ls := labels.FromStrings(append([]string{labels.MetricName, name}, pairs...)...)
+	ls := labels.FromStrings(append([]string{"__name__", name}, pairs...)...)
 	if _, err := app.Append(0, ls, 0, at.UnixMilli(), v, nil, nil, storage.AOptions{}); err != nil {
 		b.t.Fatal(err)
 	}

@@ -235,6 +235,7 @@ func TestCancellingAsksForTheReleaseOfAHoldThatMayBe(t *testing.T) {
 
 func TestAHeldIncidentEnds(t *testing.T) {
 	hold := func(t *testing.T, e remedy.Evidence, step string, ending remedy.Ending) *patient {
+		t.Helper()
 		p := newPatient(t, e)
 		p.do(step)
 		p.end(ending, "why")

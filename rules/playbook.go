@@ -261,7 +261,7 @@ func unjoin(err error) []config.Errors {
 		return []config.Errors{es}
 	}
 	var out []config.Errors
-	if j, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // as above
+	if j, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, e := range j.Unwrap() {
 			out = append(out, unjoin(e)...)
 		}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -94,7 +93,7 @@ func TestPayloadsThatCannotBeUnderstoodAreErrors(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.HasPrefix(err.Error(), "webhook payload at byte ") {
 				t.Errorf("error %v, want one with its place and %q", err, tc.want)
 			}
-			if !reflect.DeepEqual(got, Delivery{}) {
+			if got.Alerts != 0 || len(got.Evidence) > 0 || len(got.Unread) > 0 {
 				t.Errorf("it brought %+v, want nothing", got)
 			}
 		})

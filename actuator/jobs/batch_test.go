@@ -176,9 +176,10 @@ func TestBatchStop(t *testing.T) {
 	wantPatch(t, c.Patch, `{metadata: {annotations: {stoker.dev/checkpoint-request: gpu-lost-a/2/save}}}`)
 }
 
-func stopped(t testing.TB) map[string]any {
-	obj := with(t, object(t, running), true, "spec", "suspend")
-	return with(t, obj, map[string]any{"conditions": []any{map[string]any{"type": "Suspended", "status": "True"}}}, "status")
+func stopped(tb testing.TB) map[string]any {
+	tb.Helper()
+	obj := with(tb, object(tb, running), true, "spec", "suspend")
+	return with(tb, obj, map[string]any{"conditions": []any{map[string]any{"type": "Suspended", "status": "True"}}}, "status")
 }
 
 func TestBatchStart(t *testing.T) {

@@ -56,7 +56,7 @@ func Controller(ctx context.Context, log *slog.Logger, o ControllerOptions) erro
 	}
 	s := &service{log: log, opts: o, cfg: cfg, loopConfig: lcfg, reg: prometheus.NewRegistry()}
 	s.reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	if err := s.build(); err != nil {
+	if err := s.build(); err != nil { //nolint:contextcheck // the recorder of events outlives every request; close ends it
 		return err
 	}
 	defer s.close()

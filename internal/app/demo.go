@@ -345,7 +345,7 @@ func (r DemoReport) summary(out io.Writer, off bool) error {
 		who = "without Stoker"
 	}
 	var lost float64
-	for cause, h := range r.Report.LostGPUHours {
+	for cause, h := range r.LostGPUHours {
 		if cause != "free" {
 			lost += h
 		}

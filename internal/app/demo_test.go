@@ -82,8 +82,8 @@ func TestDemoHealsTheLostGPUAndTouchesNothingElse(t *testing.T) {
 		t.Errorf("cordons %d, wrong %d, resubmissions %d, missed %d, ran twice %d; want 1 0 1 0 0\n%s",
 			r.Cordons, r.WrongCordons, r.Resubmissions, r.MissedFaults, r.RanTwice, strings.Join(r.Mistakes, "\n"))
 	}
-	if r.Goodput <= 0 || r.Goodput >= 1 || len(r.Report.LostGPUHours) == 0 {
-		t.Errorf("goodput %v, lost %v", r.Goodput, r.Report.LostGPUHours)
+	if r.Goodput <= 0 || r.Goodput >= 1 || len(r.LostGPUHours) == 0 {
+		t.Errorf("goodput %v, lost %v", r.Goodput, r.LostGPUHours)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"runtime"
 	"slices"
@@ -559,7 +558,7 @@ func TestRunTicksOnTimeAndWhenEvidenceComes(t *testing.T) {
 		var ticks []time.Duration
 		began := time.Now()
 		watch := &watcher{site: s, seen: func() { ticks = append(ticks, time.Since(began)) }}
-		l := New(slog.New(slog.NewTextHandler(io.Discard, nil)), prometheus.NewRegistry(), &store.Memory{}, watch, nil, s, Config{Playbooks: rules.Playbooks{MaxAge: time.Hour}}, Options{})
+		l := New(slog.New(slog.DiscardHandler), prometheus.NewRegistry(), &store.Memory{}, watch, nil, s, Config{Playbooks: rules.Playbooks{MaxAge: time.Hour}}, Options{})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- l.Run(ctx, 10*time.Second, time.Now) }()

@@ -71,7 +71,7 @@ func TestALadderIsWalkedToItsEnd(t *testing.T) {
 	if n := len(w.life.writes); n != 10 {
 		t.Errorf("%d writes, want 10", n)
 	}
-	if got, err := w.loop.Fleet(), error(nil); !got.At.Equal(w.now) || err != nil {
+	if got := w.loop.Fleet(); !got.At.Equal(w.now) {
 		t.Errorf("the fleet is of %v, want %v", got.At, w.now)
 	}
 }

@@ -14,7 +14,7 @@ func (l *Loop) Run(ctx context.Context, every time.Duration, now func() time.Tim
 	defer ticker.Stop()
 	for {
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // being told to end is not an error
+			return nil // being told to end is not an error
 		}
 		if err := l.Tick(ctx, now()); err != nil && ctx.Err() == nil {
 			l.log.Warn("tick incomplete", "err", err)

@@ -277,7 +277,7 @@ func (l *Loop) sweep(ctx context.Context, now time.Time) error {
 			f, ok := errors.AsType[*remedy.Failure](err)
 			if !ok || f.Ending != remedy.Gone {
 				errs = append(errs, fmt.Errorf("delete incident %s: %w", in.Name, err))
-				l.loaded = l.loaded && !(ok && f.Ending == remedy.Conflict)
+				l.loaded = l.loaded && (!ok || f.Ending != remedy.Conflict)
 				continue
 			}
 		}

@@ -202,10 +202,13 @@ func (s *server) explain(w http.ResponseWriter, r *http.Request) {
 }
 
 func reply(w http.ResponseWriter, v any) {
+	body, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	_ = enc.Encode(v) // the client has gone; nobody is left to tell
+	fmt.Fprintf(w, "%s\n", body)
 }
 
 type metrics struct {
@@ -246,6 +249,13 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	if err != nil {
 		err = errors.Join(fmt.Errorf("finish HTTP requests: %w", err), srv.Close())
 	}
-	<-done
+	return errors.Join(err, expected(<-done))
+}
+
+// expected drops the error that a server ends with when it was told to.
+func expected(err error) error {
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
 	return err
 }

@@ -130,35 +130,43 @@ func TestATokenThatCannotBeReadLetsNobodyIn(t *testing.T) {
 }
 
 func TestExplainTellsTheWholeStory(t *testing.T) {
-	min := func(m int) time.Time { return t0.Add(time.Duration(m) * time.Minute) }
+	at := func(m int) time.Time { return t0.Add(time.Duration(m) * time.Minute) }
 	job := fleet.JobRef{Kind: "Job.batch", Namespace: "train", Name: "llm-2"}
 	in := remedy.Incident{
 		Name: "gpu-lost-n1-gpu-3-abc123", Class: remedy.ClassGPULost, Phase: remedy.PhaseActing, Playbook: "gpu-lost",
 		Subject:  remedy.Subject{Kind: remedy.SubjectGPU, Node: "n1", UUID: "GPU-3", Index: "3"},
-		Evidence: []remedy.Evidence{{At: min(0), Summary: "GPU 3 fell off the bus (XID 79)", Source: "rules, alertmanager"}}, EvidenceCount: 1,
-		Opened: min(0), Reason: "opened: GPU 3 fell off the bus (XID 79)", Rung: 2,
+		Evidence: []remedy.Evidence{{At: at(0), Summary: "GPU 3 fell off the bus (XID 79)", Source: "rules, alertmanager"}}, EvidenceCount: 1,
+		Opened: at(0), Reason: "opened: GPU 3 fell off the bus (XID 79)", Rung: 2,
 		Ladder: []remedy.Step{
-			{Action: "cordon", Role: remedy.RoleHold, Within: remedy.Duration(time.Minute)}, {Action: "checkpoint", Role: remedy.RoleSave, Within: remedy.Duration(2 * time.Minute)},
-			{Action: "stop", Role: remedy.RoleStop, Within: remedy.Duration(5 * time.Minute)}, {Action: "start", Role: remedy.RoleStart, Within: remedy.Duration(90 * time.Minute)},
+			{Action: "cordon", Role: remedy.RoleHold, Within: remedy.Duration(time.Minute)},
+			{Action: "checkpoint", Role: remedy.RoleSave, Within: remedy.Duration(2 * time.Minute)},
+			{Action: "stop", Role: remedy.RoleStop, Within: remedy.Duration(5 * time.Minute)},
+			{Action: "start", Role: remedy.RoleStart, Within: remedy.Duration(90 * time.Minute)},
 		},
 		Steps: []remedy.StepRecord{
-			{Action: "cordon", Role: remedy.RoleHold, Reserved: min(0), Ended: min(0).Add(400 * time.Millisecond), Ending: remedy.Done,
+			{
+				Action: "cordon", Role: remedy.RoleHold, Reserved: at(0), Ended: at(0).Add(400 * time.Millisecond), Ending: remedy.Done,
 				Orders: []remedy.OrderRecord{{Order: remedy.Order{Target: remedy.Target{Node: "n1"}}}},
-				Gates:  []remedy.GateResult{{Gate: "budget", Pass: true, Reason: "0 of 8 nodes are out, 1 may be"}}},
-			{Action: "checkpoint", Role: remedy.RoleSave, Reserved: min(0), Ended: min(1), Ending: remedy.Done, Note: "step 18200",
-				Orders: []remedy.OrderRecord{{Order: remedy.Order{Target: remedy.Target{Job: job}}}}},
-			{Action: "stop", Role: remedy.RoleStop, Reserved: min(1), Deadline: min(6),
-				Orders: []remedy.OrderRecord{{Order: remedy.Order{Target: remedy.Target{Job: job}}, Receipt: &remedy.Receipt{Note: "4 pods are to go"}}}},
+				Gates:  []remedy.GateResult{{Gate: "budget", Pass: true, Reason: "0 of 8 nodes are out, 1 may be"}},
+			},
+			{
+				Action: "checkpoint", Role: remedy.RoleSave, Reserved: at(0), Ended: at(1), Ending: remedy.Done, Note: "step 18200",
+				Orders: []remedy.OrderRecord{{Order: remedy.Order{Target: remedy.Target{Job: job}}}},
+			},
+			{
+				Action: "stop", Role: remedy.RoleStop, Reserved: at(1), Deadline: at(6),
+				Orders: []remedy.OrderRecord{{Order: remedy.Order{Target: remedy.Target{Job: job}}, Receipt: &remedy.Receipt{Note: "4 pods are to go"}}},
+			},
 		},
 		Losses: []remedy.Loss{{Job: job, GPUHours: 0.25, Cause: "unsaved work", Step: 18200}},
 	}
 	f := fleet.Snapshot{
 		Nodes: map[string]fleet.Node{"n1": {
-			Name: "n1", Unschedulable: true, Hold: fleet.Hold{Incidents: map[string]time.Time{in.Name: min(0)}, Cordoned: true, Why: "GPU 3 fell off the bus (XID 79)"},
-			Ready: fleet.Condition{Status: fleet.True, Since: min(-60)}, Capacity: fleet.Resources{GPUs: 8}, Allocatable: fleet.Resources{GPUs: 7},
+			Name: "n1", Unschedulable: true, Hold: fleet.Hold{Incidents: map[string]time.Time{in.Name: at(0)}, Cordoned: true, Why: "GPU 3 fell off the bus (XID 79)"},
+			Ready: fleet.Condition{Status: fleet.True, Since: at(-60)}, Capacity: fleet.Resources{GPUs: 8}, Allocatable: fleet.Resources{GPUs: 7},
 			Telemetry: fleet.Condition{Status: fleet.True}, GPUs: []fleet.GPU{{Up: fleet.False}, {Up: fleet.True}},
 		}},
-		Jobs: map[fleet.JobRef]fleet.Job{job: {Ref: job, Phase: fleet.JobSuspended, Workers: 4, Each: fleet.Resources{GPUs: 8}, Checkpoint: fleet.Checkpoint{Step: 18200, URI: "/ckpt/18200", At: min(1)}}},
+		Jobs: map[fleet.JobRef]fleet.Job{job: {Ref: job, Phase: fleet.JobSuspended, Workers: 4, Each: fleet.Resources{GPUs: 8}, Checkpoint: fleet.Checkpoint{Step: 18200, URI: "/ckpt/18200", At: at(1)}}},
 	}
 	want := `n1 is cordoned by Stoker since 12:00:00 (3m): GPU 3 fell off the bus (XID 79)
   ready      true since 11:00:00
@@ -182,7 +190,7 @@ gpu-lost-n1-gpu-3-abc123: gpu-lost on n1/gpu-3, acting since 12:00:00 (3m).
 		{"incident", in.Name, want[strings.Index(want, "\n\n")+2:]},
 		{"job", "train/llm-2", "train/llm-2 is suspended: 4 x 8 GPUs.\n  checkpoint step 18200 of 12:01:00 (2m ago) /ckpt/18200\n"},
 	} {
-		got, err := Explain(min(3), f, []remedy.Incident{in}, what.kind, what.name, "auto")
+		got, err := Explain(at(3), f, []remedy.Incident{in}, what.kind, what.name, "auto")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -108,7 +108,7 @@ func TestFromTheHostEngineToTheFacts(t *testing.T) {
 		s.scrape()
 		f := s.facts()
 		ill, deaf := f.Nodes["gpu-a-01"], f.Nodes["gpu-a-02"]
-		switch at { //nolint:exhaustive // times, not an enumeration
+		switch at {
 		case 590 * time.Second:
 			boot = ill.BootID
 			if ill.Telemetry.Status != fleet.True || len(ill.GPUs) != 8 || ill.GPUs[3].Up != fleet.True || ill.GPUs[3].XID != 0 {
