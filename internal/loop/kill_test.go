@@ -217,12 +217,15 @@ func TestANewLeaderForgetsWhatItKnew(t *testing.T) {
 	w.settle()
 	stale.Forget()
 	again := lost(0, 3)
-	again.At, again.Seen, again.BootID = w.now, w.now, "boot-1'"
+	again.At, again.Seen, again.BootID = w.now, w.now, ""
 	if err := stale.Ingest(t.Context(), w.now, []remedy.Evidence{again}); err != nil {
 		t.Fatal(err)
 	}
 	if got := w.histories(); got[len(got)-1] != "  open: opened: XID 79 on GPU 3 of gpu-00" || got[len(got)-2] != "gpu-00/gpu-3 #2" {
 		t.Errorf("%v, want the next occurrence", got)
+	}
+	if in := w.stored()[1]; in.BootID != "boot-1'" {
+		t.Errorf("it is about boot %s, want that of the fleet as it is now", in.BootID)
 	}
 }
 
