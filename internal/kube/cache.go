@@ -53,13 +53,14 @@ type Cache struct {
 	observers []observe.Observer
 	proof     time.Duration // see proofEvery
 	accept    time.Duration // see watchTimeout
+	listing   time.Duration // see listTimeout
 	now       func() time.Time
 	kinds     []*kind // of all observers, in their order
 }
 
 // NewCache returns a cache for the observers. It holds nothing until it runs.
 func NewCache(log *slog.Logger, client *Client, observers ...observe.Observer) *Cache {
-	c := &Cache{log: log, client: client, observers: observers, proof: proofEvery, accept: watchTimeout, now: time.Now}
+	c := &Cache{log: log, client: client, observers: observers, proof: proofEvery, accept: watchTimeout, listing: listTimeout, now: time.Now}
 	for _, o := range observers {
 		for _, gvk := range o.Kinds() {
 			res, _ := meta.UnsafeGuessKindToResource(gvk)
@@ -242,7 +243,7 @@ func (k *kind) ListWithContext(ctx context.Context, opts metav1.ListOptions) (ru
 	if opts.ResourceVersion == "0" {
 		opts.ResourceVersion = "" // anything would do for that server, also what is long over
 	}
-	bounded, cancel := context.WithTimeout(ctx, listTimeout)
+	bounded, cancel := context.WithTimeout(ctx, k.cache.listing)
 	defer cancel()
 	asked := k.cache.now()
 	list, err := k.cache.client.dynamic.Resource(k.resource).List(bounded, opts)
@@ -404,7 +405,7 @@ func (w *proofWatch) pass(k *kind, initial bool) {
 	defer w.inner.Stop()
 	limit := k.cache.proof + proofGrace
 	if initial {
-		limit = listTimeout
+		limit = k.cache.listing
 	}
 	overdue := time.NewTimer(limit)
 	defer overdue.Stop()
@@ -444,7 +445,7 @@ func (w *proofWatch) pass(k *kind, initial bool) {
 				overdue.Reset(k.cache.proof)
 			}
 			if initial {
-				overdue.Reset(listTimeout)
+				overdue.Reset(k.cache.listing)
 			} else {
 				k.told(k.cache.now())
 			}

@@ -155,7 +155,7 @@ func runCache(t *testing.T, a *api, tune func(*Cache)) *Cache {
 	t.Helper()
 	s := &server{Server: a.Server}
 	c := NewCache(slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})), s.client(t, time.Second), observe.Nodes{}, observe.Pods{})
-	c.proof, c.accept = time.Second, 500*time.Millisecond
+	c.proof, c.accept, c.listing = time.Second, time.Second, 2*time.Second
 	if tune != nil {
 		tune(c)
 	}
@@ -350,4 +350,27 @@ func TestManyWatchesLeaveNothingBehind(t *testing.T) {
 	}
 	await(t, c, "fifty changes", func(f *fleet.Facts) bool { return len(f.Nodes) == 5 && f.Nodes["n-4"].Allocatable.GPUs == 49 })
 	// What runs on after the test would be found by goleak.
+}
+
+// BenchmarkFill observes a fleet of 1,000 nodes with 10,000 pods, as each tick does.
+func BenchmarkFill(b *testing.B) {
+	c := NewCache(slog.New(slog.DiscardHandler), nil, observe.Nodes{PoolKeys: observe.PoolKeys}, observe.Pods{})
+	for i, k := range c.kinds {
+		for n := range []int{1000, 10_000}[i] {
+			obj := gpus("8")
+			obj["metadata"] = map[string]any{
+				"name": strconv.Itoa(n), "namespace": "train", "uid": strconv.Itoa(n), "resourceVersion": "1",
+				"labels": map[string]any{"kubernetes.io/hostname": "h", "karpenter.sh/nodepool": "p", "topology.rack": "r"},
+			}
+			obj["spec"] = map[string]any{"nodeName": strconv.Itoa(n / 10), "containers": []any{map[string]any{"resources": map[string]any{"limits": map[string]any{"nvidia.com/gpu": "1", "cpu": "8"}}}}}
+			k.objects[strconv.Itoa(n)] = k.trimmed(obj)
+		}
+		k.synced = true
+	}
+	for b.Loop() {
+		f := fleet.NewFacts()
+		if err := c.Fill(b.Context(), time.Now(), f); err != nil || len(f.Pods) != 10_000 {
+			b.Fatalf("%d pods, %v", len(f.Pods), err)
+		}
+	}
 }

@@ -42,8 +42,8 @@ const (
 )
 
 // Config reads how to reach the API server: from the kubeconfig file at path, or where
-// path is empty from $KUBECONFIG, from the pod's own service account or from the
-// user's kubeconfig, whichever is there first. userAgent names us in audit logs.
+// path is empty from $KUBECONFIG or the user's kubeconfig, and where there is none of
+// them from the pod's own service account. userAgent names us in audit logs.
 func Config(path, userAgent string) (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	if path != "" {

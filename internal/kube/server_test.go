@@ -2,7 +2,6 @@ package kube
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -120,7 +119,7 @@ func text(code int, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain")
 		w.WriteHeader(code)
-		fmt.Fprint(w, body)
+		_, _ = io.WriteString(w, body) // the client may be gone
 	}
 }
 
@@ -137,7 +136,7 @@ func hangUp(w http.ResponseWriter, _ *http.Request) {
 	if err != nil {
 		panic(err)
 	}
-	conn.Close()
+	_ = conn.Close()
 }
 
 // half answers well and closes the connection in the middle of it.
@@ -146,9 +145,9 @@ func half(w http.ResponseWriter, _ *http.Request) {
 	if err != nil {
 		panic(err)
 	}
-	fmt.Fprint(buf, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{\"kind\":")
-	buf.Flush()
-	conn.Close()
+	_, _ = buf.WriteString("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{\"kind\":")
+	_ = buf.Flush()
+	_ = conn.Close()
 }
 
 // silent does not answer while the client waits.

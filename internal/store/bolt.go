@@ -13,6 +13,7 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
 
 	"stoker.dev/stoker/internal/remedy"
 )
@@ -50,11 +51,11 @@ func openBolt(path string, maxSize int) (_ *Bolt, err error) {
 			err = fmt.Errorf("open incidents in %s: %w", path, err)
 		}
 	}()
-	_, statErr := os.Stat(path)
+	_, statErr := os.Stat(path) //nolint:gosec // the operator names the file
 	b := &Bolt{}
 	err = b.guard(func() (err error) {
 		b.db, err = bolt.Open(path, 0o600, &bolt.Options{Timeout: lockWait, MaxSize: maxSize, NoStatistics: true})
-		if errors.Is(err, bolt.ErrTimeout) {
+		if errors.Is(err, berrors.ErrTimeout) {
 			return errors.New("another process has it open")
 		}
 		return err
@@ -78,7 +79,7 @@ func openBolt(path string, maxSize int) (_ *Bolt, err error) {
 }
 
 func syncFolder(dir string) error {
-	f, err := os.Open(dir)
+	f, err := os.Open(dir) //nolint:gosec // the folder of a file that the operator names
 	if err != nil {
 		return err
 	}
@@ -122,18 +123,12 @@ func (b *Bolt) List(ctx context.Context) ([]remedy.Incident, error) {
 	err := b.guard(func() error {
 		return b.db.View(func(tx *bolt.Tx) error {
 			return tx.Bucket(bucketIncidents).ForEach(func(k, v []byte) error {
-				r, err := unframe(k, v)
-				if err != nil {
+				switch in, err := read(k, v); err {
+				case nil:
+					all = append(all, in)
+				default:
 					bad = append(bad, &Corrupt{string(k), err})
-					return nil
 				}
-				in, err := decode(string(k), r.data)
-				if err != nil {
-					bad = append(bad, &Corrupt{string(k), err})
-					return nil
-				}
-				in.Version = r.tag()
-				all = append(all, in)
 				return nil
 			})
 		})
@@ -142,6 +137,16 @@ func (b *Bolt) List(ctx context.Context) ([]remedy.Incident, error) {
 		return nil, fmt.Errorf("list incidents: %w", err)
 	}
 	return all, joinCorrupt(bad)
+}
+
+func read(name, frame []byte) (remedy.Incident, error) {
+	r, err := unframe(name, frame)
+	if err != nil {
+		return remedy.Incident{}, err
+	}
+	in, err := decode(string(name), r.data)
+	in.Version = r.tag()
+	return in, err
 }
 
 // Create stores a new incident; Conflict when its name is taken.

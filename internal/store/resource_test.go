@@ -131,6 +131,7 @@ func TestResourceContract(t *testing.T) {
 		Open:   func(*testing.T) contract.Store { return open(newServer()) },
 		Reopen: func(_ *testing.T, s contract.Store) contract.Store { return open(servers[s]) },
 		Size: func(t *testing.T, s contract.Store, name string) int {
+			t.Helper()
 			data, err := json.Marshal(servers[s].objects[name])
 			if err != nil {
 				t.Fatal(err)

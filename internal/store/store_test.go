@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,8 +31,10 @@ func TestMain(m *testing.M) {
 }
 
 func incident(name string) remedy.Incident {
-	return remedy.Incident{Name: name, Occurrence: 1, Class: remedy.ClassGPULost, Phase: remedy.PhaseResolved, Opened: time.Unix(1_800_000_000, 0).UTC(),
-		Subject: remedy.Subject{Kind: remedy.SubjectNode, Node: "gpu-a-02"}}
+	return remedy.Incident{
+		Name: name, Occurrence: 1, Class: remedy.ClassGPULost, Phase: remedy.PhaseResolved, Opened: time.Unix(1_800_000_000, 0).UTC(),
+		Subject: remedy.Subject{Kind: remedy.SubjectNode, Node: "gpu-a-02"},
+	}
 }
 
 func open(t *testing.T, path string) *Bolt {
@@ -126,19 +129,25 @@ func TestUpdateOfDamagedRecordIsRejected(t *testing.T) {
 }
 
 func TestOpenRefusesWhatIsNoStore(t *testing.T) {
-	for name, make := range map[string]func(t *testing.T, path string){
-		"a file that another store has open": func(t *testing.T, path string) { open(t, path) },
+	for name, spoil := range map[string]func(t *testing.T, path string){
+		"a file that another store has open": func(t *testing.T, path string) {
+			t.Helper()
+			open(t, path)
+		},
 		"a text file": func(t *testing.T, path string) {
+			t.Helper()
 			if err := os.WriteFile(path, bytes.Repeat([]byte("not a database\n"), 1000), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		},
 		"a folder": func(t *testing.T, path string) {
+			t.Helper()
 			if err := os.Mkdir(path, 0o700); err != nil {
 				t.Fatal(err)
 			}
 		},
 		"a store that was cut": func(t *testing.T, path string) {
+			t.Helper()
 			s := open(t, path)
 			create(t, s, "a")
 			if err := errors.Join(s.Close(), os.Truncate(path, 5000)); err != nil {
@@ -148,7 +157,7 @@ func TestOpenRefusesWhatIsNoStore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "incidents.db")
-			make(t, path)
+			spoil(t, path)
 			s, err := OpenBolt(path)
 			if err == nil {
 				_ = s.Close()
@@ -284,7 +293,7 @@ func writeUntilKilled(path string) {
 		if _, err := s.Create(context.Background(), incident("in-"+strconv.Itoa(i))); err != nil {
 			panic(err)
 		}
-		os.Stdout.WriteString(strconv.Itoa(i) + "\n")
+		fmt.Println(i)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -81,6 +82,71 @@ func TestCacheThroughARestartOfTheServer(t *testing.T) {
 	if worst > 25*time.Second {
 		t.Errorf("a quiet cluster was not known to be alive for %v", worst)
 	}
+}
+
+// TestCacheOfAServerThatHangs freezes the server: its connections stay open, and
+// nothing answers.
+func TestCacheOfAServerThatHangs(t *testing.T) {
+	s := theSuite(t)
+	c := s.hands(t)
+	cache := kube.NewCache(logger(t), s.client(t), c.Observers()...)
+	run(t, cache)
+	name := s.AddNodes(t, 1, cluster.Nodes{Prefix: "hang-"})[0]
+	world := observe.NewWorld(logger(t), observe.Source{Name: observe.Cluster, Filler: cache, Needed: true})
+	snapshot := func() fleet.Snapshot {
+		t.Helper()
+		f, err := world.Snapshot(t.Context(), time.Now().UTC())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	n, err := c.Node(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := s.APIServer.Process()
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	frozen := time.Now()
+	thawed := false
+	thaw := func() {
+		if !thawed {
+			thawed = true
+			if err := p.Signal(syscall.SIGCONT); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	defer thaw()
+	_, err = c.MarkNode(t.Context(), n, fleet.Hold{}.With("a", time.Now()), true)
+	wantEnding(t, err, remedy.Unclear)
+	if d := time.Since(frozen); d > 20*time.Second {
+		t.Errorf("a call waited %v for an answer", d)
+	}
+	time.Sleep(time.Until(frozen.Add(25 * time.Second)))
+	if last := snapshot().Sources[observe.Cluster]; last.After(frozen.Add(time.Second)) {
+		t.Errorf("a frozen server was seen alive %v after it had been frozen", last.Sub(frozen))
+	}
+	thaw()
+	up := time.Now()
+	for {
+		if f := snapshot(); f.Sources[observe.Cluster].After(up) {
+			break
+		}
+		if time.Since(up) > soon {
+			t.Fatalf("the server was not seen alive %v after it had thawed", soon)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Logf("seen alive %v after it had thawed", time.Since(up))
+	// What became of the call that had no answer is looked up: it was carried out, or not.
+	is, err := c.Node(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the node is held: %v", is.Hold.Has("a"))
 }
 
 func TestElectionOfTwoReplicas(t *testing.T) {
