@@ -42,6 +42,7 @@ type fixture struct {
 	nodes      []string
 	trainer    *cluster.Trainer
 	rebooter   *cluster.Rebooter
+	gang       []string // pods of the job as it was started first
 	// pardoned is until when what the account is refused does not count: an API server
 	// that has just started answers before it knows who may what.
 	pardoned time.Time
@@ -81,32 +82,23 @@ func setUp(t *testing.T, id string, n needs) *fixture {
 	return f
 }
 
-// tearDown removes what would be in the way of the next test. The rest goes with the
-// control plane.
+// tearDown removes what would be in the way of the next test, and does not wait for what
+// only takes time: nothing else lands on these nodes. The rest goes with the control plane.
 func (f *fixture) tearDown(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), soon) // the test's own has ended
 	defer cancel()
-	var zero int64
+	core := f.Client.CoreV1()
+	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
 	for _, ns := range []string{f.train, f.system} {
-		if err := f.Client.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		if err := core.Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			t.Errorf("delete namespace %s: %v", ns, err)
 		}
-		err := cluster.Await(ctx, "the pods of namespace "+ns+" to go", soon, func(ctx context.Context) (bool, string, error) {
-			pods, err := f.Client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{})
-			if err != nil {
-				return false, "", err
-			}
-			for _, p := range pods.Items {
-				_ = f.Client.CoreV1().Pods(ns).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: &zero}) // looked at again
-			}
-			return len(pods.Items) == 0, fmt.Sprintf("%d left", len(pods.Items)), nil
-		})
-		if err != nil {
-			t.Error(err)
+		if err := core.Pods(ns).DeleteCollection(ctx, now, metav1.ListOptions{}); err != nil {
+			t.Errorf("delete the pods of namespace %s: %v", ns, err)
 		}
 	}
 	for _, name := range f.nodes {
-		if err := f.Client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		if err := core.Nodes().Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			t.Errorf("delete node %s: %v", name, err)
 		}
 	}
@@ -121,6 +113,7 @@ func (f *fixture) startJob(t *testing.T, stopAfter time.Duration) (ill string) {
 	cluster.StopAfter(job, stopAfter)
 	f.CreateJob(t, job)
 	for _, p := range f.AwaitRunning(t, f.train, jobName, soon) {
+		f.gang = append(f.gang, p.Name)
 		if p.Annotations[batchv1.JobCompletionIndexAnnotation] == "1" {
 			ill = p.Spec.NodeName
 		}
@@ -200,6 +193,30 @@ func (f *fixture) checkJob(t *testing.T, avoid ...string) {
 		}
 		if p.resume != resumedFrom {
 			t.Errorf("pod %s is told to resume from %q, want %q", p.pod, p.resume, resumedFrom)
+		}
+	}
+	f.checkOneGang(t)
+}
+
+// checkOneGang checks that the last that anybody wrote about a pod of the first gang, which
+// is that it is gone, was before the job was started again: no two gangs ever wrote to one
+// checkpoint.
+func (f *fixture) checkOneGang(t *testing.T) {
+	t.Helper()
+	started := f.did(t)[starts]
+	if len(started) == 0 {
+		t.Error("the job was not started again")
+		return
+	}
+	log := f.Audit(t).Writes().Done().In(f.train).Of("pods")
+	for _, name := range f.gang {
+		about := log.Named(name)
+		if len(about) == 0 {
+			t.Errorf("the audit log has nothing about pod %s", name)
+			continue
+		}
+		if last := about[len(about)-1]; last.Time.After(started[0].Time) {
+			t.Errorf("pod %s of the first gang was still there when the job was started again: %s, then %s", name, started[0], last)
 		}
 	}
 }

@@ -71,6 +71,7 @@ type service struct {
 	port       int
 	configFile string
 	kubeconfig string
+	identity   string // in the election; made up by the service when empty
 	proc       *cluster.Process
 }
 
@@ -112,7 +113,7 @@ func (s *service) start(t *testing.T) {
 	t.Helper()
 	s.proc = s.StartProgram(t, "stoker-"+s.id, s.stokerBin, []string{
 		"controller", "--config", s.configFile, "--kubeconfig", s.kubeconfig, "--namespace", s.system,
-		"--listen", fmt.Sprintf("127.0.0.1:%d", s.port), "--log-level", "debug",
+		"--listen", fmt.Sprintf("127.0.0.1:%d", s.port), "--log-level", "debug", "--identity", s.identity,
 	}, nil)
 	proc := s.proc
 	s.Await(t, "the service to answer", soon, func(ctx context.Context) (bool, string, error) {

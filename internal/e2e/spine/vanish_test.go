@@ -34,6 +34,9 @@ func TestTheNodeVanishes(t *testing.T) {
 
 	in := f.await(t, ill, "to be over", long, incident.closed)
 	t.Log(in)
+	if !contains(in.Reason, "gone") {
+		t.Errorf("the incident is %s: %q; want that the node is gone", in.Phase, in.Reason)
+	}
 	for _, action := range []string{"reboot", "verify", "release"} {
 		if st := in.step(action); st.Ending != "gone" && !st.Skipped || !contains(st.Note, "gone") && !contains(st.Note, "not found") {
 			t.Errorf("step %s ended %q (skipped: %v): %q; want that the node is gone", action, st.Ending, st.Skipped, st.Note)

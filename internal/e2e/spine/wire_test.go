@@ -53,6 +53,7 @@ const (
 	unheard  moment = "after its effect, with no answer" // the server has done it and the service never hears of it
 	heard    moment = "while it runs"                    // shortly after the service has the answer
 	answered moment = "before the answer"                // the server has done it; the service hears of it after do
+	delayed  moment = "on its way"                       // it reaches the server after do
 )
 
 // lag is how long a trap waits after an answer was passed on.
@@ -178,7 +179,14 @@ func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return nil, errTrapped
 	}
-	resp, err := w.next.RoundTrip(req.WithContext(context.WithoutCancel(req.Context()))) // also when the service has gone
+	req = req.WithContext(context.WithoutCancel(req.Context())) // it goes on when the service has gone
+	if tr.when == delayed {
+		if w.take(tr) {
+			tr.spring()
+		}
+		return w.next.RoundTrip(req)
+	}
+	resp, err := w.next.RoundTrip(req)
 	if err != nil || resp.StatusCode >= 300 || !w.take(tr) {
 		return resp, err
 	}
@@ -189,7 +197,7 @@ func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 	case answered:
 		tr.spring()
 		return resp, nil
-	case unheard, beforeIt:
+	case unheard, beforeIt, delayed:
 	}
 	_, err = io.Copy(io.Discard, resp.Body)
 	tr.spring()
