@@ -51,6 +51,7 @@ func TestClusterKeepsTheContract(t *testing.T) {
 	nodes := s.AddNodes(t, 6, cluster.Nodes{Prefix: "contract-", Labels: map[string]string{testLabel: "contract"}})
 	tests := 0
 	contract.Run(t, func(t *testing.T) contract.Backend {
+		t.Helper()
 		tests++
 		b := &backend{suite: s, t: t, hands: hands, nodes: nodes, namespace: fmt.Sprint("contract-", tests)}
 		b.world = observe.NewWorld(logger(t), observe.Source{Name: observe.Cluster, Filler: cache, Needed: true})
@@ -279,22 +280,19 @@ func (b *backend) Boot(t *testing.T, node string) {
 
 func (b *backend) FailRepair(t *testing.T, repair, _ string) {
 	t.Helper()
-	b.Await(t, "the repair's pod to run and the repair to fail", soon, func(ctx context.Context) (bool, string, error) {
-		job, err := b.Client.BatchV1().Jobs(own).Get(ctx, repair, metav1.GetOptions{})
-		if err != nil {
-			return false, "", err
-		}
-		for _, c := range job.Status.Conditions {
+	ended := false
+	for deadline := time.Now().Add(soon); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		for _, c := range b.Job(t, own, repair).Status.Conditions {
 			if c.Type == batchv1.JobFailed && c.Status == corev1.ConditionTrue {
-				return true, "", nil
+				return
 			}
 		}
-		pods := b.JobPods(t, own, repair)
-		if len(pods) > 0 && pods[0].Status.Phase == corev1.PodRunning {
+		if pods := b.JobPods(t, own, repair); !ended && len(pods) > 0 && pods[0].Status.Phase == corev1.PodRunning {
 			b.EndPod(t, pods[0], 1)
+			ended = true
 		}
-		return false, fmt.Sprintf("%d pods, %+v", len(pods), job.Status), nil
-	})
+	}
+	t.Fatalf("repair %s has not failed within %v", repair, soon)
 }
 
 func wantEnding(t *testing.T, err error, want remedy.Ending) {

@@ -130,7 +130,10 @@ func (s *suite) hands(t *testing.T) *kube.Cluster {
 	return kube.NewCluster(logger(t), s.client(t), kube.ClusterOptions{Namespace: own, Repairs: template})
 }
 
-func logger(t *testing.T) *slog.Logger { return slog.New(slog.NewTextHandler(t.Output(), nil)) }
+func logger(t *testing.T) *slog.Logger {
+	t.Helper()
+	return slog.New(slog.NewTextHandler(t.Output(), nil))
+}
 
 // run runs a cache until the test ends.
 func run(t *testing.T, c *kube.Cache) {

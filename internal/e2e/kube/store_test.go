@@ -27,12 +27,17 @@ func TestResourceStoreKeepsTheContract(t *testing.T) {
 	s := theSuite(t)
 	contract.Test(t, contract.Opener{
 		Open: func(t *testing.T) contract.Store {
+			t.Helper()
 			s.empty(t)
 			return store.NewResource(s.client(t), own)
 		},
 		// What is in the API server outlives us; another replica reads it by a connection of its own.
-		Reopen: func(t *testing.T, _ contract.Store) contract.Store { return store.NewResource(s.client(t), own) },
+		Reopen: func(t *testing.T, _ contract.Store) contract.Store {
+			t.Helper()
+			return store.NewResource(s.client(t), own)
+		},
 		Size: func(t *testing.T, _ contract.Store, name string) int {
+			t.Helper()
 			obj, err := s.Dynamic.Resource(store.Incidents).Namespace(own).Get(t.Context(), name, metav1.GetOptions{})
 			if err != nil {
 				t.Fatal(err)
