@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"stoker.dev/stoker/internal/e2e/cluster"
 )
 
 // away is for how long the API server is gone: longer than a lease.
@@ -47,6 +49,10 @@ func TestTheAPIServerGoesAway(t *testing.T) {
 	}
 	f.APIServer.Start(t)
 	f.pardoned = time.Now().Add(5 * time.Second)
+	for _, other := range []*cluster.Server{f.ControllerManager, f.Scheduler, f.Kwok} {
+		other.Kill(t) // by themselves they would look for the server again in up to a minute
+		other.Start(t)
+	}
 	t.Logf("the API server was away for %.0f s; %d webhooks were refused", time.Since(back.Add(-away)).Seconds(), refused)
 
 	s.tell(t, other)
