@@ -63,6 +63,10 @@ func Controller(ctx context.Context, log *slog.Logger, o ControllerOptions) erro
 	return s.run(ctx)
 }
 
+// clusterMaxAge is after which silence of the cluster's watches nothing is decided any
+// more. A quiet cluster proves itself alive every 15 seconds.
+const clusterMaxAge = time.Minute
+
 // A service is what one replica consists of.
 type service struct {
 	log        *slog.Logger
@@ -118,7 +122,7 @@ func (s *service) build() error {
 	s.door = newDoor(act, announce)
 
 	s.cache = kube.NewCache(s.log, s.client, cluster.Observers()...)
-	sources := []observe.Source{{Name: observe.Cluster, Filler: s.cache, Needed: true}}
+	sources := []observe.Source{{Name: observe.Cluster, Filler: s.cache, Needed: true, MaxAge: clusterMaxAge}}
 	var witnesses []loop.Witness
 	if len(s.cfg.Telemetry.Scrape) > 0 {
 		s.telemetry, err = newTelemetry(s.log, s.reg, "", alerts.Files(), time.Duration(s.cfg.Telemetry.Every))

@@ -47,7 +47,7 @@ func Permissions() []actuator.Rule {
 // namespace, account, the definition of incidents and the account's rights.
 func Manifests(namespace, account string) []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: %s\n---\n", namespace)
+	fmt.Fprintf(&b, "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: %s\n  labels:\n    # Repairs run there, and a reboot is a privileged pod.\n    pod-security.kubernetes.io/enforce: privileged\n---\n", namespace)
 	fmt.Fprintf(&b, "apiVersion: v1\nkind: ServiceAccount\nmetadata:\n  name: %s\n  namespace: %s\n---\n", account, namespace)
 	b.Write(bytes.TrimSpace(crds.Incidents))
 	b.WriteString("\n---\n")

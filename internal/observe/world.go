@@ -26,6 +26,9 @@ type Source struct {
 	// Needed says that without the source nothing is known. What any other source would
 	// have told is unknown while it fails, and the time of its last answer stays.
 	Needed bool
+	// MaxAge is how old the source's last answer may be. What is older is not known any
+	// more, and the source counts as failing. Zero: of any age.
+	MaxAge time.Duration
 }
 
 // World is the fleet as all sources together know it. It may be used by several
@@ -61,6 +64,9 @@ func (w *World) Snapshot(ctx context.Context, now time.Time) (fleet.Snapshot, er
 			before = copyOf(facts)
 		}
 		err := s.Filler.Fill(ctx, now, facts)
+		if told := facts.Sources[s.Name]; err == nil && s.MaxAge > 0 && now.Sub(told) > s.MaxAge {
+			err = fmt.Errorf("what it knows is of %s, more than %s ago", told.UTC().Format(time.TimeOnly), s.MaxAge)
+		}
 		w.tell(ctx, s, err)
 		if err == nil {
 			continue

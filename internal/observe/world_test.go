@@ -30,7 +30,7 @@ func TestWorldMergesSources(t *testing.T) {
 		into.Sources["series"] = now
 		return nil
 	})
-	w := NewWorld(slog.New(slog.DiscardHandler), Source{Cluster, cluster, true}, Source{"series", telemetry, false})
+	w := NewWorld(slog.New(slog.DiscardHandler), Source{Name: Cluster, Filler: cluster, Needed: true}, Source{Name: "series", Filler: telemetry})
 	first, err := w.Snapshot(t.Context(), seen)
 	if err != nil {
 		t.Fatal(err)
@@ -54,18 +54,18 @@ func TestWorldWithoutOptionalSource(t *testing.T) {
 	var logged bytes.Buffer
 	fails := error(nil)
 	w := NewWorld(slog.New(slog.NewTextHandler(&logged, nil)),
-		Source{Cluster, fill(func(now time.Time, into *fleet.Facts) error {
+		Source{Name: Cluster, Needed: true, Filler: fill(func(now time.Time, into *fleet.Facts) error {
 			into.Nodes["a"] = fleet.Node{Name: "a"}
 			into.Sources[Cluster] = now
 			return nil
-		}), true},
-		Source{"series", fill(func(now time.Time, into *fleet.Facts) error {
+		})},
+		Source{Name: "series", Filler: fill(func(now time.Time, into *fleet.Facts) error {
 			n := into.Nodes["a"]
 			n.Telemetry.Status = fleet.True
 			into.Nodes["a"] = n
 			into.Sources["series"] = now
 			return fails
-		}), false})
+		})})
 	if _, err := w.Snapshot(t.Context(), seen); err != nil {
 		t.Fatal(err)
 	}
@@ -94,10 +94,10 @@ func TestWorldWithoutOptionalSource(t *testing.T) {
 func TestWorldWithoutNeededSource(t *testing.T) {
 	fails := errors.New("pods are not listed yet")
 	gpus := 8
-	w := NewWorld(slog.New(slog.DiscardHandler), Source{Cluster, fill(func(_ time.Time, into *fleet.Facts) error {
+	w := NewWorld(slog.New(slog.DiscardHandler), Source{Name: Cluster, Needed: true, Filler: fill(func(_ time.Time, into *fleet.Facts) error {
 		into.Nodes["a"] = fleet.Node{Name: "a", UID: "n", Allocatable: fleet.Resources{GPUs: gpus}}
 		return fails
-	}), true})
+	})})
 	if _, err := w.Snapshot(t.Context(), seen); !errors.Is(err, fails) {
 		t.Errorf("err = %v, want the source's", err)
 	}
@@ -122,8 +122,37 @@ func TestWorldWithoutNeededSource(t *testing.T) {
 func TestWorldEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	w := NewWorld(slog.New(slog.DiscardHandler), Source{Cluster, fill(func(time.Time, *fleet.Facts) error { return nil }), true})
+	w := NewWorld(slog.New(slog.DiscardHandler), Source{Name: Cluster, Needed: true, Filler: fill(func(time.Time, *fleet.Facts) error { return nil })})
 	if _, err := w.Snapshot(ctx, seen); !errors.Is(err, context.Canceled) {
 		t.Errorf("err = %v, want that the context has ended", err)
+	}
+}
+
+// TestWorldBelievesNothingOld holds that a cluster which has fallen silent is not known:
+// what was true a minute ago is no ground to act on.
+func TestWorldBelievesNothingOld(t *testing.T) {
+	told := seen
+	w := NewWorld(slog.New(slog.DiscardHandler), Source{
+		Name: Cluster, Needed: true, MaxAge: time.Minute,
+		Filler: fill(func(_ time.Time, into *fleet.Facts) error { into.Sources[Cluster] = told; return nil }),
+	})
+	for _, tc := range []struct {
+		after time.Duration
+		told  bool
+		known bool
+	}{
+		{0, false, true}, {time.Minute, false, true}, {61 * time.Second, false, false}, {62 * time.Second, true, true},
+	} {
+		now := seen.Add(tc.after)
+		if tc.told {
+			told = now
+		}
+		_, err := w.Snapshot(t.Context(), now)
+		if (err == nil) != tc.known {
+			t.Errorf("%s after the last sign of life: %v, want known %v", tc.after, err, tc.known)
+		}
+		if err != nil && !strings.Contains(err.Error(), "more than 1m0s ago") {
+			t.Errorf("the error does not say how old it is: %v", err)
+		}
 	}
 }
