@@ -124,17 +124,8 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// span writes a duration without zero minutes and seconds: 10m, 1h30m, 90s as 1m30s.
-func span(d time.Duration) string {
-	s := d.Round(time.Second).String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
-}
+// span writes a duration to the second.
+func span(d time.Duration) string { return remedy.Duration(d.Round(time.Second)).String() }
 
 // pod is how a note calls a pod.
 func pod(p fleet.PodRef) string { return p.Namespace + "/" + p.Name }

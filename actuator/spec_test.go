@@ -26,7 +26,7 @@ func TestParametersAreReadStrictly(t *testing.T) {
 		"what is said is kept":                      {"start", "{from: latest-complete, avoid: none, attempts: 1}", `{"from":"latest-complete","avoid":"none","attempts":1}`},
 		"every mistake of a step":                   {"start", "{from: newest, avoid: rack, attempts: 0}", "p.yaml:1:8: steps[0].start.from: unknown checkpoint \"newest\"; known: latest-complete\np.yaml:1:23: steps[0].start.avoid: unknown place \"rack\"; known: node, none\np.yaml:1:39: steps[0].start.attempts: 0 is not from 1 to 100"},
 		"a time to verify":                          {"verify", "{for: 90s}", `{"for":"1m30s","boot":"new"}`},
-		"no time to verify is the default":          {"verify", "{}", `{"for":"5m0s","boot":"new"}`},
+		"no time to verify is the default":          {"verify", "{}", `{"for":"5m","boot":"new"}`},
 		"a time without a unit":                     {"verify", "{for: 5}", "p.yaml:1:7: steps[0].verify.for: 5 needs a unit, such as 5m"},
 		"a time that is too long, and another boot": {"verify", "{for: 48h, boot: old}", "p.yaml:1:7: steps[0].verify.for: 48h is not between 0 and 24h\np.yaml:1:18: steps[0].verify.boot: unknown boot \"old\"; known: new, any"},
 		"an action that is not there":               {"drian", "{}", `p.yaml: steps[0].drian: unknown action "drian"; did you mean "drain"?`},

@@ -51,7 +51,7 @@ func (l *Loop) tellChange(now time.Time, was, next remedy.Incident) {
 		case !known && s.Skipped:
 			e.Kind, e.Text = EntrySkipped, s.Note
 		case !known && s.Running():
-			e.Kind, e.Text = EntryStarted, "may take "+span(s.Deadline.Sub(s.Reserved))
+			e.Kind, e.Text = EntryStarted, "may take "+remedy.Duration(s.Deadline.Sub(s.Reserved)).String()
 			l.metrics.steps.WithLabelValues(s.Action, "started").Inc()
 		case old.Ending != s.Ending:
 			e.Kind, e.Text = EntryEnded, ended(s)
@@ -109,21 +109,9 @@ func targets(s remedy.StepRecord) string {
 }
 
 func ended(s remedy.StepRecord) string {
-	text := fmt.Sprintf("%s after %s", s.Ending, span(s.Ended.Sub(s.Reserved)))
+	text := fmt.Sprintf("%s after %s", s.Ending, remedy.Duration(s.Ended.Sub(s.Reserved).Round(time.Second)))
 	if s.Note != "" {
 		text += ": " + s.Note
 	}
 	return text
-}
-
-// span writes a duration without the zeros at its end: 10m, 1h30m.
-func span(d time.Duration) string {
-	s := d.Round(time.Second).String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }

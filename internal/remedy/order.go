@@ -3,16 +3,17 @@ package remedy
 import (
 	"encoding/json"
 	"log/slog"
+	"strings"
 	"time"
 
 	"stoker.dev/stoker/internal/fleet"
 )
 
-// A Duration is a time.Duration that is written as people write it: 10m0s.
+// A Duration is a time.Duration that is written as people write it: 10m, 1h30m, 90s as 1m30s.
 type Duration time.Duration
 
-// MarshalText writes the duration as time.Duration does.
-func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+// MarshalText writes the duration as String does.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
 // UnmarshalText reads what time.ParseDuration reads.
 func (d *Duration) UnmarshalText(b []byte) error {
@@ -21,8 +22,17 @@ func (d *Duration) UnmarshalText(b []byte) error {
 	return err
 }
 
-// String is the duration as time.Duration writes it.
-func (d Duration) String() string { return time.Duration(d).String() }
+// String is the duration as time.Duration writes it, without the zeros at its end.
+func (d Duration) String() string {
+	s := time.Duration(d).String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
 
 // A Scope says what each order of an action is aimed at.
 type Scope string

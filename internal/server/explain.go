@@ -258,7 +258,7 @@ func comes(in remedy.Incident) string {
 	var out []string
 	for i := from; i < len(in.Ladder); i++ {
 		s := in.Ladder[i]
-		out = append(out, fmt.Sprintf("%s ≤%s", s.Action, short(time.Duration(s.Within))))
+		out = append(out, fmt.Sprintf("%s ≤%s", s.Action, s.Within))
 	}
 	return strings.Join(out, " → ")
 }
@@ -281,17 +281,5 @@ func age(now, t time.Time) string {
 	if t.IsZero() {
 		return "?"
 	}
-	return short(now.Sub(t).Round(time.Second))
-}
-
-// short writes a duration without the zeros at its end: 10m, 1h30m.
-func short(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
+	return remedy.Duration(now.Sub(t).Round(time.Second)).String()
 }
