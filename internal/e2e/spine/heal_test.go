@@ -23,7 +23,7 @@ import (
 // collector and Alertmanager both tell of it, and the job goes on elsewhere from its
 // checkpoint while the node is booted, verified and given back.
 func TestHealsALostGPU(t *testing.T) {
-	f := setUp(t, "heal", needs{nodes: 8})
+	f := setUp(t, "heal", needs{nodes: 8, rebooter: cluster.RebooterOptions{Down: 2 * time.Second}})
 	ill := f.startJob(t, time.Second)
 	f.startLodger(t, ill, time.Second)
 	boot := f.bootID(t, ill)

@@ -24,7 +24,8 @@ func TestKilledAtEveryStep(t *testing.T) {
 		{"killed-running", heard, "stoker-0"},
 	} {
 		t.Run(string(tc.when), func(t *testing.T) {
-			f := setUp(t, tc.id, needs{})
+			// The repair takes longer than a restart, so that it is found while it runs.
+			f := setUp(t, tc.id, needs{rebooter: cluster.RebooterOptions{Delay: 4 * time.Second}})
 			ill := f.startJob(t, 2*time.Second)
 			f.startLodger(t, ill, 2*time.Second)
 			boot := f.bootID(t, ill)
