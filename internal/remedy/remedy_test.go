@@ -40,8 +40,11 @@ func TestIncidentNamesAreKubernetesNames(t *testing.T) {
 	valid := regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 	seen := map[string]Subject{}
 	for _, s := range []Subject{
-		gpu("3", "GPU-3", ""), gpu("4", "GPU-4", ""), {Kind: SubjectNode, Node: strings.Repeat("Node.", 60)},
-		{Kind: SubjectNode, Node: strings.Repeat("Node.", 60) + "x"}, {Kind: SubjectJob, Namespace: "train", Name: "llm_2"}, {Kind: SubjectQueue, Name: "ä"},
+		gpu("3", "GPU-3", ""), gpu("4", "GPU-4", ""),
+		{Kind: SubjectNode, Node: strings.Repeat("Node.", 60)},
+		{Kind: SubjectNode, Node: strings.Repeat("Node.", 60) + "x"},
+		{Kind: SubjectJob, Namespace: "train", Name: "llm_2"},
+		{Kind: SubjectQueue, Name: "ä"},
 	} {
 		for _, n := range []int{1, 2} {
 			name := IncidentName(ClassTelemetryLost, s, n)
