@@ -61,6 +61,10 @@ type needs struct {
 func setUp(t *testing.T, id string, n needs) *fixture {
 	t.Helper()
 	s := theSuite(t)
+	s.runs[id]++
+	if n := s.runs[id]; n > 1 { // go test -count
+		id = fmt.Sprintf("%s-%d", id, n)
+	}
 	f := &fixture{suite: s, id: id, system: "stoker-" + id, train: "train-" + id}
 	f.user = "system:serviceaccount:" + f.system + ":" + account
 	t.Cleanup(func() { f.tearDown(t) })

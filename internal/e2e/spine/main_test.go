@@ -38,6 +38,7 @@ type suite struct {
 	// webhook is the port to which Alertmanager sends; the service of a test that is
 	// to hear of it listens there.
 	webhook int
+	runs    map[string]int // of each test's fixture
 }
 
 var (
@@ -71,7 +72,7 @@ func newSuite(t *testing.T) (*suite, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &suite{dir: dir, stokerBin: bin, token: rand.Text(), tokenFile: filepath.Join(dir, "token"), webhook: cluster.FreePort(t)}
+	s := &suite{dir: dir, stokerBin: bin, token: rand.Text(), tokenFile: filepath.Join(dir, "token"), webhook: cluster.FreePort(t), runs: map[string]int{}}
 	if err := os.WriteFile(s.tokenFile, []byte(s.token+"\n"), 0o600); err != nil {
 		return nil, err
 	}

@@ -35,6 +35,9 @@ type wire struct {
 
 	mu   sync.Mutex
 	trap *trap
+	// closing was taken off the wire and springs in a moment. Until then no other write passes:
+	// the step that the trap was laid for is to be the one that runs.
+	closing *trap
 }
 
 // A trap waits for one write and springs once.
@@ -51,7 +54,7 @@ type moment string
 const (
 	beforeIt moment = "before its effect"                // the request never reaches the server
 	unheard  moment = "after its effect, with no answer" // the server has done it and the service never hears of it
-	heard    moment = "while it runs"                    // shortly after the service has the answer
+	heard    moment = "while it runs"                    // shortly after the service has the answer, before it writes anything else
 	answered moment = "before the answer"                // the server has done it; the service hears of it after do
 	delayed  moment = "on its way"                       // it reaches the server after do
 )
@@ -147,11 +150,31 @@ func (w *wire) take(tr *trap) bool {
 		return false
 	}
 	w.trap = nil
+	if tr.when == heard {
+		w.closing = tr
+	}
 	return true
 }
 
-func (tr *trap) spring() {
+// pass waits until a trap that is closing has sprung. It returns an error for a write that
+// had to wait, since whoever sent it is gone by then.
+func (w *wire) pass() error {
+	w.mu.Lock()
+	tr := w.closing
+	w.mu.Unlock()
+	if tr == nil {
+		return nil
+	}
+	<-tr.done
+	return errTrapped
+}
+
+// spring does what the trap was laid for.
+func (w *wire) spring(tr *trap) {
 	tr.do()
+	w.mu.Lock()
+	w.closing = nil
+	w.mu.Unlock()
 	close(tr.done)
 }
 
@@ -160,6 +183,9 @@ func (tr *trap) spring() {
 func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Method == http.MethodGet {
 		return w.next.RoundTrip(req)
+	}
+	if err := w.pass(); err != nil {
+		return nil, err
 	}
 	var body []byte
 	if req.Body != nil { // a deletion may have none
@@ -175,14 +201,14 @@ func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 		return w.next.RoundTrip(req)
 	case tr.when == beforeIt:
 		if w.take(tr) {
-			tr.spring()
+			w.spring(tr)
 		}
 		return nil, errTrapped
 	}
 	req = req.WithContext(context.WithoutCancel(req.Context())) // it goes on when the service has gone
 	if tr.when == delayed {
 		if w.take(tr) {
-			tr.spring()
+			w.spring(tr)
 		}
 		return w.next.RoundTrip(req)
 	}
@@ -192,15 +218,15 @@ func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	switch tr.when {
 	case heard:
-		time.AfterFunc(lag, tr.spring)
+		time.AfterFunc(lag, func() { w.spring(tr) })
 		return resp, nil
 	case answered:
-		tr.spring()
+		w.spring(tr)
 		return resp, nil
 	case unheard, beforeIt, delayed:
 	}
 	_, err = io.Copy(io.Discard, resp.Body)
-	tr.spring()
+	w.spring(tr)
 	return nil, errors.Join(errTrapped, err, resp.Body.Close())
 }
 
