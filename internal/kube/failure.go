@@ -43,12 +43,16 @@ func ending(s metav1.Status) remedy.Ending {
 	case http.StatusUnauthorized, http.StatusGone:
 		// A token that is out of date is read anew, a list that has expired is begun anew.
 		return remedy.Conflict
+	case http.StatusForbidden:
+		// A server that has just started says so too, before it knows who may what, and in
+		// the same words. Nothing was done; who really may not fails at the step's deadline.
+		return remedy.Conflict
 	case http.StatusNotFound:
 		if unknownToServer(s) {
 			return remedy.Rejected
 		}
 		return remedy.Gone
-	case http.StatusBadRequest, http.StatusForbidden, http.StatusMethodNotAllowed,
+	case http.StatusBadRequest, http.StatusMethodNotAllowed,
 		http.StatusNotAcceptable, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
 		return remedy.Rejected
 	case http.StatusInternalServerError:

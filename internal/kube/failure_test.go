@@ -39,7 +39,7 @@ func TestEndings(t *testing.T) {
 		"the server has no such kind":         {text(404, "404 page not found"), remedy.Rejected, "could not find"},
 		"the object is not valid":             {status(422, metav1.StatusReasonInvalid, "field is immutable", named), remedy.Rejected, "immutable"},
 		"the request is not valid":            {status(400, metav1.StatusReasonBadRequest, "bad", named), remedy.Rejected, "bad"},
-		"we may not":                          {status(403, metav1.StatusReasonForbidden, "nodes is forbidden", named), remedy.Rejected, "forbidden"},
+		"we may not":                          {status(403, metav1.StatusReasonForbidden, "nodes is forbidden", named), remedy.Conflict, "forbidden"},
 		"our token has run out":               {status(401, metav1.StatusReasonUnauthorized, "Unauthorized", nil), remedy.Conflict, "Unauthorized"},
 		"the verb does not exist":             {status(405, metav1.StatusReasonMethodNotAllowed, "not allowed", named), remedy.Rejected, ""},
 		"the object is too big":               {status(413, metav1.StatusReasonRequestEntityTooLarge, "too large", named), remedy.Rejected, ""},

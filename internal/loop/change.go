@@ -25,7 +25,7 @@ func lasting(in remedy.Incident) remedy.Incident {
 	}
 	if cur := in.Current(); cur != nil {
 		for i := range cur.Orders {
-			cur.Orders[i].Receipt, cur.Orders[i].Tries, cur.Orders[i].NotTill = nil, 0, time.Time{}
+			cur.Orders[i].Receipt, cur.Orders[i].Tries, cur.Orders[i].NotTill, cur.Orders[i].Why = nil, 0, time.Time{}, ""
 		}
 	}
 	return in

@@ -344,7 +344,7 @@ func TestAConflictIsTriedAgainUntilTheDeadline(t *testing.T) {
 		t.Errorf("it was tried at other times (-want +got):\n%s", d)
 	}
 	in := w.stored()[0]
-	if want := "needs a person: drain of gpu-00 ended late: not done within its time, after 15 tries"; in.Reason != want || w.now.Sub(first) < 10*time.Minute || w.now.Sub(first) > 10*time.Minute+time.Second {
+	if want := "needs a person: drain of gpu-00 ended late: not done within its time, after 15 tries: a disruption budget refuses"; in.Reason != want || w.now.Sub(first) < 10*time.Minute || w.now.Sub(first) > 10*time.Minute+time.Second {
 		t.Errorf("after %v: %s; want after 10m: %s", w.now.Sub(first), in.Reason, want)
 	}
 	retries := slices.DeleteFunc(slices.Clone(w.told), func(e Entry) bool { return e.Kind != EntryRetry })

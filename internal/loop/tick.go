@@ -160,7 +160,7 @@ func (l *Loop) check(now time.Time, f fleet.Snapshot, in *remedy.Incident, o *re
 		switch {
 		case past <= 0:
 		case o.Tries > 0:
-			o.Outcome = &remedy.Outcome{Ending: remedy.Late, Note: fmt.Sprintf("not done within its time, after %d tries", o.Tries)}
+			o.Outcome = &remedy.Outcome{Ending: remedy.Late, Note: fmt.Sprintf("not done within its time, after %d tries: %s", o.Tries, o.Why)}
 		case o.Order.Effect == remedy.EffectHarm && past > l.cfg.Playbooks.MaxAge:
 			// Reserved by somebody who did not come back for long: what was right then
 			// may be wrong now.
@@ -194,7 +194,7 @@ func (l *Loop) settle(now time.Time, incident string, o *remedy.OrderRecord, out
 		o.Outcome = &remedy.Outcome{Ending: remedy.Late, Note: out.Note}
 		return
 	}
-	o.Tries++
+	o.Tries, o.Why = o.Tries+1, out.Note
 	o.Receipt = nil
 	o.NotTill = now.Add(backoff(o.Tries))
 	if o.Tries == 1 || o.Tries%10 == 0 {

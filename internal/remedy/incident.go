@@ -125,6 +125,7 @@ type OrderRecord struct {
 	Outcome *Outcome  `json:"outcome,omitempty"` // nil: it runs
 	Tries   int       `json:"tries,omitempty"`
 	NotTill time.Time `json:"notTill,omitzero"` // of the next try
+	Why     string    `json:"why,omitempty"`    // the last try did not do it
 }
 
 // IncidentName is the name of the n-th incident of a subject and class: the same for
