@@ -252,6 +252,9 @@ func TestWhatTheAPIRefuses(t *testing.T) {
 	wantEnding(t, c.Evict(t.Context(), fleet.PodRef{Namespace: "default", Name: "x", UID: "u"}), remedy.Gone)
 	elsewhere := kube.NewCluster(logger(t), s.client(t), kube.ClusterOptions{Namespace: "no-such-namespace", Repairs: mustTemplate(t)})
 	_, err = elsewhere.CreateRepair(t.Context(), actuator.Repair{Name: "r", Action: "reboot", Key: "k", Node: "n", BootID: "b"})
+	// What it may not do may only not be loaded yet: asked again until it is late.
+	wantEnding(t, err, remedy.Conflict)
+	_, err = c.CreateRepair(t.Context(), actuator.Repair{Name: "not a name", Action: "reboot", Key: "k", Node: "n", BootID: "b"})
 	wantEnding(t, err, remedy.Rejected)
 }
 
