@@ -9,7 +9,8 @@ import (
 
 // busyGate keeps incidents out of each other's way: a node and a job have one running
 // order at most, and whose incident came first goes up its ladder before the others.
-// Holds pass, since a node can have several.
+// Holds pass, since a node can have several. An incident about a job leaves it to one
+// about a node that the job runs on.
 type busyGate struct{}
 
 func (busyGate) Name() string { return "busy" }
@@ -26,6 +27,9 @@ func (busyGate) Ask(q Question) remedy.GateResult {
 			}
 			if at, action := running(other, o.Target); at != "" {
 				return wait("%s of %s for %s has not ended", action, at, other.Name)
+			}
+			if node := cares(q, other, o); node != "" {
+				return wait("%s runs on %s, and %s is to stop and start it (at %s)", o.Target.Job, node, other.Name, other.StepName())
 			}
 			if remedy.CompareIncidents(other, q.Incident) > 0 {
 				continue
@@ -51,6 +55,30 @@ func running(in remedy.Incident, t remedy.Target) (at, action string) {
 		}
 	}
 	return "", ""
+}
+
+// cares names the node of an incident that has to stop and start the order's job in any
+// case, since the job is on that node; empty when there is none. Of two incidents about
+// one fault the node's goes first, whichever was opened first: a job that was restarted
+// for its sake has no need to be restarted again.
+func cares(q Question, other remedy.Incident, o remedy.Order) string {
+	node, job := other.Subject.Node, o.Target.Job
+	if q.Incident.Subject.Kind != remedy.SubjectJob || job == (fleet.JobRef{}) || node == "" || other.Mode == string(ModeDryRun) {
+		return ""
+	}
+	switch other.Phase {
+	case remedy.PhaseOpen, remedy.PhaseActing:
+	case remedy.PhaseHeld, remedy.PhaseCancelling, remedy.PhaseResolved, remedy.PhaseCancelled:
+		return ""
+	}
+	ahead := other.Ladder[min(max(other.Rung, 0), len(other.Ladder)):]
+	if !slices.ContainsFunc(ahead, func(s remedy.Step) bool { return s.Role == remedy.RoleStop || s.Role == remedy.RoleStart }) {
+		return ""
+	}
+	if slices.ContainsFunc(q.Fleet.PodsOf(job), func(p fleet.Pod) bool { return p.Node == node }) {
+		return node
+	}
+	return ""
 }
 
 // owns says what of the order's is taken by the incident; empty when nothing.

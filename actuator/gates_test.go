@@ -43,6 +43,19 @@ func incident(name string, minutes int, steps ...remedy.StepRecord) remedy.Incid
 	return remedy.Incident{Name: name, Phase: remedy.PhaseActing, Opened: t0.Add(time.Duration(minutes) * time.Minute), Steps: steps, Ladder: []remedy.Step{{Action: "cordon"}, {Action: "drain"}}, Rung: 1}
 }
 
+// caring is an incident of the first node that stops and starts its jobs, at a rung.
+func caring(name string, minutes, rung int) remedy.Incident {
+	in := incident(name, minutes)
+	in.Subject = remedy.Subject{Kind: remedy.SubjectGPU, Node: "gpu-a-01", Index: "3"}
+	in.Ladder = []remedy.Step{{Action: "cordon", Role: remedy.RoleHold}, {Action: "stop", Role: remedy.RoleStop}, {Action: "start", Role: remedy.RoleStart}}
+	in.Rung = rung
+	return in
+}
+
+func aboutJob(in *remedy.Incident) {
+	in.Subject = remedy.Subject{Kind: remedy.SubjectJob, Namespace: llm.Namespace, Name: llm.Name}
+}
+
 // step is one of a role for one target; ending is empty while it runs.
 func step(action string, to remedy.Target, ending remedy.Ending) remedy.StepRecord {
 	info, _ := actuator.Actions.Info(action)
@@ -112,17 +125,20 @@ func TestGates(t *testing.T) {
 		"an opted out job's node is cordoned":               {nodes: rack(1, 0), jobs: shy, pods: []fleet.Pod{pod}, orders: []remedy.Order{ask("cordon", node(1))}},
 		"a job is not stopped for the sake of an opted out": {nodes: optedOut(rack(1, 1)), jobs: jobs, orders: []remedy.Order{ask("stop", remedy.Target{Job: llm})}, gate: "opt-out", reason: "node gpu-a-01"},
 
-		"a node has one running order":                      {nodes: rack(1, 1), others: []remedy.Incident{incident("b", +5, step("drain", node(1), ""))}, orders: []remedy.Order{ask("reboot", node(1))}, gate: "busy", reason: "drain of gpu-a-01 for b has not ended"},
-		"a job has one running order":                       {nodes: rack(1, 1), jobs: jobs, others: []remedy.Incident{incident("b", +5, step("stop", remedy.Target{Job: llm}, ""))}, orders: []remedy.Order{ask("stop", remedy.Target{Job: llm})}, gate: "busy", reason: "stop of train/llm for b has not ended"},
-		"who came first goes up its ladder first":           {nodes: rack(1, 1), others: []remedy.Incident{incident("b", -5, step("cordon", node(1), remedy.Done))}, orders: []remedy.Order{ask("drain", node(1))}, gate: "busy", reason: "b came first to gpu-a-01 and is at drain 2/2"},
-		"who came later does not keep us":                   {nodes: rack(1, 1), others: []remedy.Incident{incident("b", +5, step("cordon", node(1), remedy.Done))}, orders: []remedy.Order{ask("drain", node(1))}},
-		"who came first and has given back does not either": {nodes: rack(1, 1), others: []remedy.Incident{incident("b", -5, step("cordon", node(1), remedy.Done), step("release", node(1), remedy.Done))}, orders: []remedy.Order{ask("drain", node(1))}},
-		"who is on another node does not either":            {nodes: rack(2, 2), others: []remedy.Incident{incident("b", -5, step("drain", node(2), ""))}, orders: []remedy.Order{ask("drain", node(1))}},
-		"a node can have several holds":                     {nodes: rack(1, 1), others: []remedy.Incident{incident("b", -5, step("cordon", node(1), remedy.Done), step("reboot", node(1), ""))}, orders: []remedy.Order{ask("cordon", node(1))}},
-		"a job stopped by another waits for its start":      {nodes: rack(2, 1), jobs: jobs, others: []remedy.Incident{incident("b", -5, step("stop", remedy.Target{Job: llm}, remedy.Done))}, orders: []remedy.Order{ask("stop", remedy.Target{Job: llm})}, gate: "busy", reason: "b came first to train/llm"},
-		"a job started again by another is free":            {nodes: rack(2, 1), jobs: jobs, others: []remedy.Incident{incident("b", -5, step("stop", remedy.Target{Job: llm}, remedy.Done), step("start", remedy.Target{Job: llm}, remedy.Done))}, orders: []remedy.Order{ask("stop", remedy.Target{Job: llm})}},
-		"another's hold that is being written keeps nobody": {nodes: rack(1, 1), others: []remedy.Incident{incident("b", +5, step("cordon", node(1), ""))}, orders: []remedy.Order{ask("drain", node(1))}},
-		"giving back waits for nobody":                      {nodes: rack(1, 1), others: []remedy.Incident{incident("b", -5, step("reboot", node(1), ""))}, orders: []remedy.Order{ask("release", node(1))}},
+		"a node has one running order":                             {nodes: rack(1, 1), others: []remedy.Incident{incident("b", +5, step("drain", node(1), ""))}, orders: []remedy.Order{ask("reboot", node(1))}, gate: "busy", reason: "drain of gpu-a-01 for b has not ended"},
+		"a job has one running order":                              {nodes: rack(1, 1), jobs: jobs, others: []remedy.Incident{incident("b", +5, step("stop", remedy.Target{Job: llm}, ""))}, orders: []remedy.Order{ask("stop", remedy.Target{Job: llm})}, gate: "busy", reason: "stop of train/llm for b has not ended"},
+		"who came first goes up its ladder first":                  {nodes: rack(1, 1), others: []remedy.Incident{incident("b", -5, step("cordon", node(1), remedy.Done))}, orders: []remedy.Order{ask("drain", node(1))}, gate: "busy", reason: "b came first to gpu-a-01 and is at drain 2/2"},
+		"who came later does not keep us":                          {nodes: rack(1, 1), others: []remedy.Incident{incident("b", +5, step("cordon", node(1), remedy.Done))}, orders: []remedy.Order{ask("drain", node(1))}},
+		"who came first and has given back does not either":        {nodes: rack(1, 1), others: []remedy.Incident{incident("b", -5, step("cordon", node(1), remedy.Done), step("release", node(1), remedy.Done))}, orders: []remedy.Order{ask("drain", node(1))}},
+		"who is on another node does not either":                   {nodes: rack(2, 2), others: []remedy.Incident{incident("b", -5, step("drain", node(2), ""))}, orders: []remedy.Order{ask("drain", node(1))}},
+		"a node can have several holds":                            {nodes: rack(1, 1), others: []remedy.Incident{incident("b", -5, step("cordon", node(1), remedy.Done), step("reboot", node(1), ""))}, orders: []remedy.Order{ask("cordon", node(1))}},
+		"a job stopped by another waits for its start":             {nodes: rack(2, 1), jobs: jobs, others: []remedy.Incident{incident("b", -5, step("stop", remedy.Target{Job: llm}, remedy.Done))}, orders: []remedy.Order{ask("stop", remedy.Target{Job: llm})}, gate: "busy", reason: "b came first to train/llm"},
+		"a job started again by another is free":                   {nodes: rack(2, 1), jobs: jobs, others: []remedy.Incident{incident("b", -5, step("stop", remedy.Target{Job: llm}, remedy.Done), step("start", remedy.Target{Job: llm}, remedy.Done))}, orders: []remedy.Order{ask("stop", remedy.Target{Job: llm})}},
+		"another's hold that is being written keeps nobody":        {nodes: rack(1, 1), others: []remedy.Incident{incident("b", +5, step("cordon", node(1), ""))}, orders: []remedy.Order{ask("drain", node(1))}},
+		"a job is left to a node's incident, whichever came first": {nodes: rack(1, 1), jobs: jobs, pods: []fleet.Pod{pod}, incident: aboutJob, others: []remedy.Incident{caring("b", +5, 0)}, orders: []remedy.Order{ask("stop", remedy.Target{Job: llm})}, gate: "busy", reason: "train/llm runs on gpu-a-01, and b is to stop and start it (at cordon 1/3)"},
+		"but not once that has started it":                         {nodes: rack(1, 1), jobs: jobs, pods: []fleet.Pod{pod}, incident: aboutJob, others: []remedy.Incident{caring("b", +5, 3)}, orders: []remedy.Order{ask("stop", remedy.Target{Job: llm})}},
+		"nor where it runs on another node":                        {nodes: rack(1, 1), jobs: jobs, pods: []fleet.Pod{worker("p1", "gpu-a-02", "")}, incident: aboutJob, others: []remedy.Incident{caring("b", -5, 0)}, orders: []remedy.Order{ask("stop", remedy.Target{Job: llm})}},
+		"giving back waits for nobody":                             {nodes: rack(1, 1), others: []remedy.Incident{incident("b", -5, step("reboot", node(1), ""))}, orders: []remedy.Order{ask("release", node(1))}},
 
 		"within the budget a node is held":                         {gates: tenth, nodes: rack(40, 3), orders: []remedy.Order{ask("cordon", node(40))}, reason: "3 of 40 nodes are out, 4 (10%) may be"},
 		"over the budget it waits, and says the numbers":           {gates: tenth, nodes: rack(40, 4), orders: []remedy.Order{ask("cordon", node(40))}, gate: "budget fleet", reason: "4 of 40 nodes are out, 4 (10%) may be"},

@@ -29,6 +29,7 @@ const (
 
 	defaultAttempts = 3
 	maxAttempts     = 100
+	defaultPer      = 24 * time.Hour
 )
 
 // startParams are of a playbook's step. An order without them, as recovery makes it,
@@ -37,6 +38,8 @@ type startParams struct {
 	From     string `yaml:"from" json:"from,omitempty" doc:"which checkpoint to go on from: latest-complete"`
 	Avoid    string `yaml:"avoid" json:"avoid,omitempty" doc:"where the job's pods may not land: node (the ill node) or none"`
 	Attempts *int   `yaml:"attempts" json:"attempts,omitempty" doc:"how often one job may be started anew by Stoker; at the limit a person is needed"`
+	// Per is read by who walks the ladder, before anything is stopped.
+	Per remedy.Duration `yaml:"per" json:"per,omitempty" doc:"of an incident about the job itself: attempts is how many such incidents may start it anew within this time"`
 }
 
 // Validate fills in the defaults.
@@ -59,6 +62,12 @@ func (p *startParams) Validate(path string) error {
 	}
 	if *p.Attempts < 1 || *p.Attempts > maxAttempts {
 		errs = append(errs, config.Errorf(config.Key(path, "attempts"), "%d is not from 1 to %d", *p.Attempts, maxAttempts))
+	}
+	if p.Per == 0 {
+		p.Per = remedy.Duration(defaultPer)
+	}
+	if p.Per < remedy.Duration(time.Minute) {
+		errs = append(errs, config.Errorf(config.Key(path, "per"), "%s is under 1m", p.Per))
 	}
 	return errors.Join(errs...)
 }
@@ -95,7 +104,7 @@ func (a start) Start(ctx context.Context, o remedy.Order) (remedy.Receipt, error
 		return found, nil
 	case !j.Suspended:
 		return remedy.Receipt{}, failf(remedy.Yielded, "%s was started by somebody else", j.Ref)
-	case p.Attempts != nil && j.Attempt >= *p.Attempts:
+	case p.Attempts != nil && o.Node != "" && j.Attempt >= *p.Attempts:
 		return remedy.Receipt{}, failf(remedy.Rejected, "%s has been started anew %s already; a person is needed", j.Ref, count(j.Attempt, "time"))
 	}
 	pods, err := a.pods.PodsOf(ctx, j.Ref)

@@ -108,17 +108,18 @@ func (w *walk) climb() []remedy.Order {
 		return nil
 	}
 	w.learnBoot()
-	if !begun(w.in) && w.over() {
-		w.resolve("over by itself; nothing was done")
-		return nil
+	if !begun(w.in) && !w.begin() {
+		return w.turn()
 	}
 	for {
 		if cur := w.in.Current(); cur != nil {
 			w.watchVerify(cur)
-			if !allEnded(cur) {
+			switch {
+			case w.needless(cur):
+				cur.Ended, cur.Skipped, cur.Note = w.now, true, stateOver
+			case !allEnded(cur):
 				return nil
-			}
-			if !w.close(cur) {
+			case !w.close(cur):
 				return w.turn()
 			}
 			w.in.Rung++
@@ -139,7 +140,13 @@ func (w *walk) climb() []remedy.Order {
 			}
 		}
 		orders, skip := w.orders(step)
+		if skip == "" && w.calm(step.Role, step.Effect) {
+			orders, skip = nil, stateOver
+		}
 		if skip == "" {
+			if step.Role == remedy.RoleVerify && w.lasts(step) {
+				return w.turn()
+			}
 			return orders
 		}
 		w.in.Steps = append(w.in.Steps, remedy.StepRecord{
@@ -161,6 +168,8 @@ func (w *walk) top() []remedy.Order {
 		w.resolve("the node is gone")
 	case !begun(w.in):
 		w.resolve("there was nothing to do: every step of " + w.in.Playbook + " was skipped")
+	case w.in.Subject.Kind == remedy.SubjectJob && w.skippedAll(remedy.RoleStop):
+		w.resolve("over by itself before the job was stopped")
 	default:
 		w.resolve("healed: every step of " + w.in.Playbook + " is done")
 	}
@@ -471,19 +480,21 @@ func (w *walk) orders(step remedy.Step) ([]remedy.Order, string) {
 
 // jobs returns the jobs that a step of the role is for, or why there are none.
 func (w *walk) jobs(role remedy.Role) ([]fleet.JobRef, string) {
-	if role == remedy.RoleStart {
+	switch role {
+	case remedy.RoleStart:
 		return w.owed(), "no job was stopped"
+	case remedy.RoleVerify:
+		return w.restarted(), "no job was started"
+	case remedy.RoleNone, remedy.RoleHold, remedy.RoleSave, remedy.RoleStop, remedy.RoleRenew, remedy.RoleRelease:
 	}
 	var out []fleet.JobRef
 	switch w.in.Subject.Kind {
 	case remedy.SubjectJob:
-		for ref, j := range w.fleet.Jobs {
-			if ref.Namespace == w.in.Subject.Namespace && ref.Name == w.in.Subject.Name && !j.Phase.Ended() {
-				out = append(out, ref)
-			}
+		j, there := w.subject()
+		if !there || j.Phase.Ended() {
+			return nil, "the job is gone or has ended"
 		}
-		slices.SortFunc(out, fleet.JobRef.Compare)
-		return out[:min(len(out), 1)], "the job is gone or has ended"
+		return []fleet.JobRef{j.Ref}, ""
 	case remedy.SubjectGPU, remedy.SubjectNode:
 		for _, ref := range w.fleet.JobsOn(w.in.Subject.Node) {
 			if j, ok := w.fleet.Jobs[ref]; ok && !j.Phase.Ended() {
@@ -500,7 +511,7 @@ func (w *walk) jobs(role remedy.Role) ([]fleet.JobRef, string) {
 // replica has the same key, and no other one ever has, also not of a later incident
 // that gets the name once this one is forgotten.
 func (w *walk) order(step remedy.Step, to remedy.Target) remedy.Order {
-	key := fmt.Sprintf("%s/%s-%d-%s", w.in.Name, strconv.FormatInt(w.in.Opened.Unix(), 36), len(w.in.Steps), step.Action)
+	key := fmt.Sprintf("%s%d-%s", keyPrefix(w.in), len(w.in.Steps), step.Action)
 	if to.Job != (fleet.JobRef{}) {
 		key += "/" + to.Job.Kind + "/" + to.Job.String()
 	}
@@ -509,6 +520,11 @@ func (w *walk) order(step remedy.Step, to remedy.Target) remedy.Order {
 		Target: to, Node: w.in.Subject.Node, BootID: w.in.BootID, Params: step.Params,
 		Cause: w.cause(), Actor: "stoker", Deadline: w.now.Add(time.Duration(step.Within)),
 	}
+}
+
+// keyPrefix begins the keys of all orders of the incident, and of no other one.
+func keyPrefix(in remedy.Incident) string {
+	return in.Name + "/" + strconv.FormatInt(in.Opened.Unix(), 36) + "-"
 }
 
 func (w *walk) cause() string {

@@ -133,7 +133,9 @@ func (c *correlation) take(e remedy.Evidence) {
 		}
 		switch {
 		case in.Phase.Closed():
-		case stale != "" && !slices.ContainsFunc(in.Evidence, e.SameEvent):
+		case stale != "" && !slices.ContainsFunc(in.Evidence, func(old remedy.Evidence) bool {
+			return old.SameEvent(e) && (e.BootID == "" || e.BootID == old.BootID)
+		}):
 			c.note(e, "%s", stale) // as it would be if it had been told before the incident was open
 			return
 		default:
@@ -282,6 +284,9 @@ func (c *correlation) open(e remedy.Evidence, occurrence int) {
 	}
 	if b, ok := c.cfg.For(e); ok {
 		in.Playbook, in.Mode, in.Ladder, in.OnFailure = b.Name, b.Mode, b.Steps, b.OnFailure
+	}
+	if e.Subject.Kind == remedy.SubjectJob {
+		in.Restarts = restarts(c.all, e.Subject)
 	}
 	in.AddEvidence(e)
 	c.all = append(c.all, in)

@@ -289,6 +289,9 @@ func ladder(file, path string, p PlaybookConfig, steps []remedy.Step) config.Err
 	has := func(part []remedy.Step, r remedy.Role) bool {
 		return slices.ContainsFunc(part, func(s remedy.Step) bool { return s.Role == r })
 	}
+	verifiesNode := func(part []remedy.Step) bool {
+		return slices.ContainsFunc(part, func(s remedy.Step) bool { return s.Role == remedy.RoleVerify && s.Scope == remedy.ScopeNode })
+	}
 	for i, s := range steps {
 		before, after := steps[:i], steps[i+1:]
 		if info, ok := remedy.Classes[p.Class]; ok && s.Scope == remedy.ScopeNode && info.Subject != remedy.SubjectGPU && info.Subject != remedy.SubjectNode {
@@ -311,7 +314,7 @@ func ladder(file, path string, p PlaybookConfig, steps []remedy.Step) config.Err
 			if !has(before, remedy.RoleHold) {
 				missing = append(missing, "cordon")
 			}
-			if !has(before, remedy.RoleVerify) {
+			if !verifiesNode(before) {
 				missing = append(missing, "verify")
 			}
 			if len(missing) > 0 {

@@ -55,10 +55,7 @@ type walker struct {
 func TestAdvanceKeepsItsPromises(t *testing.T) {
 	phases := map[remedy.Phase]int{}
 	rapid.Check(t, func(rt *rapid.T) {
-		e := xid79()
-		if rapid.Bool().Draw(rt, "state") {
-			e = unready()
-		}
+		e := rapid.SampledFrom([]func() remedy.Evidence{xid79, unready, stalledJob}).Draw(rt, "evidence")()
 		w := walker{patient: newPatient(rt, e), rt: rt, stopped: map[fleet.JobRef]bool{}}
 		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
 			w.happen()
@@ -71,6 +68,9 @@ func TestAdvanceKeepsItsPromises(t *testing.T) {
 			}
 			if w.in.Phase == remedy.PhaseHeld && i%10 == 9 {
 				uncordon(w.patient)
+			}
+			if i == 20 && !remedy.Classes[w.in.Class].Event {
+				w.over()
 			}
 			w.now = w.now.Add(time.Minute)
 			w.carryOut(func(remedy.Order) remedy.Ending { return remedy.Done })
@@ -245,6 +245,12 @@ func (w *walker) compare(was, next remedy.Incident, orders []remedy.Order) {
 				fail("the node is given back and nobody has verified it")
 			}
 		}
+		if w.in.Subject.Kind == remedy.SubjectJob && (o.Target.Job != llm || o.Target.Node != "" || o.Node != "") {
+			fail("%s of %v is ordered of an incident about a job", o.Action, o.Target)
+		}
+		if harm && o.Role != remedy.RoleHold && len(was.Steps) > 0 && over(was) {
+			fail("%s is ordered though the state is over", o.Action)
+		}
 	}
 	keys := map[string]bool{}
 	for _, s := range next.Steps {
@@ -387,4 +393,15 @@ func lasting(ev []remedy.Evidence) []remedy.Evidence {
 	return slices.DeleteFunc(slices.Clone(ev), func(e remedy.Evidence) bool {
 		return slices.ContainsFunc(ev, func(o remedy.Evidence) bool { return o.Class == e.Class && o.Resolved != e.Resolved })
 	})
+}
+
+// over reports whether the newest that was told of a state is its end.
+func over(in remedy.Incident) bool {
+	newest := in.Evidence[0]
+	for _, e := range in.Evidence {
+		if !e.At.Before(newest.At) {
+			newest = e
+		}
+	}
+	return newest.Resolved && !remedy.Classes[in.Class].Event
 }

@@ -46,13 +46,19 @@ func (w *walk) outlived() string {
 	case hold != nil && reserved(w.in, remedy.RoleRelease) != nil && !n.Hold.Has(w.in.Name):
 		return "the node was given back after all"
 	case !n.Hold.Has(w.in.Name) && w.over():
+		if !begun(w.in) {
+			return "over by itself; nothing was done"
+		}
 		return "over by itself, after a step had failed"
 	case !n.Hold.Has(w.in.Name) && w.bootedSince():
 		return "the node has been booted since the fault, and is not held"
 	}
 	if w.in.Subject.Kind == remedy.SubjectJob {
-		if jobs, _ := w.jobs(remedy.RoleNone); len(jobs) == 0 {
+		switch j, there := w.subject(); {
+		case !there || j.Phase.Ended():
 			return "the job is gone or has ended"
+		case j.Started.After(w.newest()):
+			return j.Ref.String() + " has been started anew since"
 		}
 	}
 	return ""

@@ -91,6 +91,7 @@ var actions = actionList{
 	{Name: "drain", Scope: remedy.ScopeNode, Effect: remedy.EffectHarm, Within: 10 * time.Minute},
 	{Name: "reboot", Scope: remedy.ScopeNode, Effect: remedy.EffectHarm, Role: remedy.RoleRenew, Within: 20 * time.Minute},
 	{Name: "verify", Scope: remedy.ScopeNode, Effect: remedy.EffectAsk, Role: remedy.RoleVerify, Within: 30 * time.Minute},
+	{Name: "watch", Scope: remedy.ScopeJobs, Effect: remedy.EffectAsk, Role: remedy.RoleVerify, Within: time.Hour},
 	{Name: "release", Scope: remedy.ScopeNode, Effect: remedy.EffectRecovery, Role: remedy.RoleRelease, Within: 10 * time.Minute},
 }
 
@@ -112,8 +113,10 @@ func (l actionList) Info(name string) (remedy.ActionInfo, bool) {
 
 func (actionList) Params(action, file, path string, n *yaml.Node) (json.RawMessage, error) {
 	var p struct {
-		Avoid string          `yaml:"avoid" json:"avoid,omitempty"`
-		For   remedy.Duration `yaml:"for" json:"for,omitempty"`
+		Avoid    string          `yaml:"avoid" json:"avoid,omitempty"`
+		For      remedy.Duration `yaml:"for" json:"for,omitempty"`
+		Attempts int             `yaml:"attempts" json:"attempts,omitempty"`
+		Per      remedy.Duration `yaml:"per" json:"per,omitempty"`
 	}
 	if err := config.Node(file, path, n, &p); err != nil {
 		return nil, err
@@ -312,6 +315,14 @@ func (p *patient) do(action string) {
 		p.reserve()
 	}
 	p.t.Fatalf("the ladder never came to %s:\n%s", action, strings.Join(history(p.in), "\n"))
+}
+
+// toWatch goes up the ladder until its jobs have been started and the state has to be over.
+func (p *patient) toWatch() {
+	p.t.Helper()
+	p.do("start")
+	p.end(remedy.Done, "")
+	p.advance()
 }
 
 // finish carries out whatever is asked for until nothing more is.

@@ -181,6 +181,35 @@ var scenarios = []struct {
 			b.Errorf("%d writes, want 3: cordon, stop, start", b.watched.writes)
 		}
 	}},
+	{"a job that stalls is stopped and started alone, and watched until it has run for a time (J3)", func(b *bench) {
+		const stalled = "job-stalled-a"
+		ref := b.RunJob(b.T, "llm", 2, 8)
+		other := b.RunJob(b.T, "eval", 1, 8)
+		b.Save(b.T, ref, "", fleet.Checkpoint{Step: 700, URI: "s3://b/700", At: b.Now()})
+		order := func(action string) remedy.Order {
+			o := b.order(action, stalled, b.of(ref))
+			o.Node = "" // the incident is about the job
+			return o
+		}
+		b.do(order("stop"))
+		b.do(order("start"))
+		watch := order("watch")
+		watch.Params = []byte(`{"for":"2s"}`)
+		r := b.start(watch)
+		out := b.end(watch, r)
+		if j := b.job(ref); out.Ending != remedy.Done || j.Phase != fleet.JobRunning || j.Resume != "s3://b/700" || len(j.Avoid) > 0 {
+			b.Errorf("watch ended %s (%s) with the job %s from %q, avoiding %v", out.Ending, out.Note, j.Phase, j.Resume, j.Avoid)
+		}
+		if j := b.job(other); j.Suspended || j.StoppedBy != "" || j.Attempt != 0 {
+			b.Errorf("another job was touched: %+v", j)
+		}
+		again := order("watch")
+		r = b.start(again)
+		b.Suspend(b.T, ref, true)
+		if out := b.end(again, r); out.Ending != remedy.Yielded {
+			b.Errorf("suspended by a person, watch ended %s (%s), want yielded", out.Ending, out.Note)
+		}
+	}},
 	{"a job that a person suspended is not ours to start", func(b *bench) {
 		ref := b.RunJob(b.T, "llm", 1, 8)
 		b.Suspend(b.T, ref, true)
@@ -324,6 +353,11 @@ func (b *bench) ready(action string) remedy.Order {
 		b.RunPod(b.T, b.Nodes()[0], PodControlled)
 		b.do(b.order("cordon", incA, b.on()))
 		return b.order(action, incA, b.on())
+	case "watch":
+		ref := b.RunJob(b.T, "llm", 2, 8)
+		b.do(b.order("stop", incA, b.of(ref)))
+		b.do(b.order("start", incA, b.of(ref)))
+		return b.order(action, incA, b.of(ref))
 	case "reboot", "verify", "release":
 		b.do(b.order("cordon", incA, b.on()))
 		return b.order(action, incA, b.on())
@@ -368,7 +402,11 @@ func repeat(b *bench, action string) {
 func absent(b *bench, action string) {
 	info, _ := actuator.Actions.Info(action)
 	if info.Role == remedy.RoleVerify {
-		o := b.order(action, incA, remedy.Target{Node: "not-there"})
+		to := remedy.Target{Node: "not-there"}
+		if info.Scope == remedy.ScopeJobs {
+			to = remedy.Target{Job: fleet.JobRef{Kind: "Job.batch", Namespace: "train", Name: "not-there"}}
+		}
+		o := b.order(action, incA, to)
 		if out := b.end(o, b.start(o)); out.Ending != remedy.Gone {
 			b.Errorf("ended %s (%s), want gone", out.Ending, out.Note)
 		}

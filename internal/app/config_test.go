@@ -1,12 +1,14 @@
 package app
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"stoker.dev/stoker/actuator"
-	"stoker.dev/stoker/internal/remedy"
 )
 
 func TestTheShippedConfigurationIsRightAndSafe(t *testing.T) {
@@ -17,15 +19,24 @@ func TestTheShippedConfigurationIsRightAndSafe(t *testing.T) {
 	if c.Mode != actuator.ModeDryRun {
 		t.Errorf("mode %q, want dry-run: nobody has agreed to more yet", c.Mode)
 	}
-	if len(l.Playbooks.List) != 1 || l.Playbooks.List[0].Class != remedy.ClassGPULost {
-		t.Fatalf("playbooks %v, want one for gpu-lost", l.Playbooks.List)
+	books := map[string]string{}
+	for _, b := range l.Playbooks.List {
+		var steps []string
+		for _, s := range b.Steps {
+			steps = append(steps, s.Action)
+		}
+		books[b.Name] = strings.Join(steps, " ")
+		if _, err := os.Stat("../../docs/playbooks/" + b.Name + ".md"); err != nil {
+			t.Errorf("playbook %s has no page: %v", b.Name, err)
+		}
 	}
-	var steps []string
-	for _, s := range l.Playbooks.List[0].Steps {
-		steps = append(steps, s.Action)
+	want := map[string]string{
+		"gpu-lost":    "cordon checkpoint stop start drain reboot verify release",
+		"gpu-hot":     "cordon checkpoint stop start verify release",
+		"job-stalled": "stop start watch",
 	}
-	if got, want := strings.Join(steps, " "), "cordon checkpoint stop start drain reboot verify release"; got != want {
-		t.Errorf("steps %s, want %s", got, want)
+	if d := cmp.Diff(books, want); d != "" {
+		t.Errorf("playbooks and their steps (-got +want):\n%s", d)
 	}
 	if got := time.Duration(c.Every); got != time.Second {
 		t.Errorf("every %s, want 1s", got)

@@ -48,7 +48,7 @@ func (l *Loop) tellChange(now time.Time, was, next remedy.Incident) {
 		e := entry
 		e.Step, e.Target = s.Action, targets(s)
 		switch {
-		case !known && s.Skipped:
+		case s.Skipped && (!known || old.Running()):
 			e.Kind, e.Text = EntrySkipped, s.Note
 		case !known && s.Running():
 			e.Kind, e.Text = EntryStarted, "may take "+remedy.Duration(s.Deadline.Sub(s.Reserved)).String()

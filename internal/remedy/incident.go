@@ -58,6 +58,7 @@ const (
 	MaxEvidence = 8   // the first one and the newest ones
 	MaxSteps    = 64  // records; the oldest of a longer history is folded away
 	MaxOrders   = 256 // of one step: jobs on one node
+	MaxRestarts = 16  // of the job by earlier incidents, the newest
 )
 
 // An Incident is one open problem and its history. It is the only durable state of
@@ -88,8 +89,17 @@ type Incident struct {
 	Quiet  time.Time `json:"quiet,omitzero"`
 	Reason string    `json:"reason,omitempty"` // why it is in its phase: one sentence
 	Losses []Loss    `json:"losses,omitempty"`
+	// Restarts are what earlier incidents about the same job have done, the newest last:
+	// how often the job may be restarted for its own sake is bounded by them.
+	Restarts []Restart `json:"restarts,omitempty"`
 
 	Version string `json:"-"` // the store's; empty before the first write
+}
+
+// A Restart is one start of a job by an earlier incident about it.
+type Restart struct {
+	Incident string    `json:"incident"`
+	At       time.Time `json:"at"`
 }
 
 // A Loss is work that was lost on behalf of an incident.
@@ -156,6 +166,7 @@ func (in Incident) Clone() Incident {
 	in.Evidence = slices.Clone(in.Evidence)
 	in.Waiting = slices.Clone(in.Waiting)
 	in.Losses = slices.Clone(in.Losses)
+	in.Restarts = slices.Clone(in.Restarts)
 	in.Steps = slices.Clone(in.Steps)
 	for i := range in.Steps {
 		in.Steps[i].Orders = slices.Clone(in.Steps[i].Orders)
