@@ -53,7 +53,7 @@ func (c *GatesConfig) Validate(path string) error {
 // Gates are the gates of a configuration, in the order in which they are asked: what
 // a person decides comes first.
 func Gates(mode Mode, c GatesConfig) []Gate {
-	out := []Gate{modeGate{mode}, optOutGate{}, busyGate{}}
+	out := []Gate{modeGate{mode}, optOutGate{}, silenceGate{}, pathGate{}, busyGate{}}
 	for _, b := range c.Budgets {
 		out = append(out, budgetGate{b})
 	}

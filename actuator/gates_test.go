@@ -270,9 +270,9 @@ func TestGatesAreConfigured(t *testing.T) {
 		yaml string
 		want []string // mistakes, or the names of the gates
 	}{
-		"nothing said is a dry run with a budget of a tenth": {"", []string{"mode", "opt-out", "busy", "budget fleet"}},
-		"an empty list is no budget":                         {"gates: {budgets: []}", []string{"mode", "opt-out", "busy"}},
-		"budgets are asked in their order":                   {"mode: auto\ngates: {budgets: [{name: b, maxUnavailable: 2}, {name: a, maxUnavailable: 5%, by: rack}]}", []string{"mode", "opt-out", "busy", "budget b", "budget a"}},
+		"nothing said is a dry run with a budget of a tenth": {"", []string{"mode", "opt-out", "silence", "watchdog", "busy", "budget fleet"}},
+		"an empty list is no budget":                         {"gates: {budgets: []}", []string{"mode", "opt-out", "silence", "watchdog", "busy"}},
+		"budgets are asked in their order":                   {"mode: auto\ngates: {budgets: [{name: b, maxUnavailable: 2}, {name: a, maxUnavailable: 5%, by: rack}]}", []string{"mode", "opt-out", "silence", "watchdog", "busy", "budget b", "budget a"}},
 		"an unknown mode is told":                            {"mode: autp", []string{`f.yaml:1:7: mode: unknown mode "autp"; did you mean "auto"?`}},
 		"a budget says what it lacks": {"gates:\n  budgets:\n  - {by: rack}\n", []string{
 			"f.yaml:3:5: gates.budgets[0].maxUnavailable: is missing or 0: no node could ever be cordoned; for that there is mode: dry-run",

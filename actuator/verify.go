@@ -82,6 +82,9 @@ func (verify) Check(now time.Time, f fleet.Snapshot, o remedy.Order, r remedy.Re
 		d = defaultVerify
 	}
 	missing := lacks(now, n, o.BootID, p.Boot, d)
+	if f.Alerts.Path.Status == fleet.False {
+		missing = append(missing, "alerts do not arrive, so that none comes says nothing")
+	}
 	if now.Sub(r.At) < d {
 		missing = append(missing, fmt.Sprintf("watched for %s of %s", span(now.Sub(r.At)), span(d)))
 	}

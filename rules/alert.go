@@ -33,9 +33,16 @@ const (
 	maxValue   = 256
 )
 
-// watchdog is the alert that always fires. It proves the path that alerts take, and is
+// Watchdog is the alert that always fires. It proves the path that alerts take, and is
 // evidence of nothing.
-const watchdog = "Watchdog"
+const Watchdog = "Watchdog"
+
+// Who tells, as the sources of evidence are called.
+const (
+	FromAlertmanager = "alertmanager"
+	FromRules        = "rules" // evaluated in the process
+	FromCollector    = "collector"
+)
 
 // evidence reads an alert. The class is that of its label `class`, else that of its
 // XID; an alert with neither is evidence of nothing, class none. The event time is

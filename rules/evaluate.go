@@ -100,7 +100,7 @@ func (e *Evaluator) Evidence(ctx context.Context, now time.Time) ([]remedy.Evide
 				continue
 			}
 			ar.ForEachActiveAlert(func(a *promrules.Alert) {
-				if a.State == promrules.StatePending || a.State == promrules.StateUnknown || a.Labels.Get("alertname") == watchdog {
+				if a.State == promrules.StatePending || a.State == promrules.StateUnknown || a.Labels.Get("alertname") == Watchdog {
 					return
 				}
 				ev, err := alert{
@@ -108,7 +108,7 @@ func (e *Evaluator) Evidence(ctx context.Context, now time.Time) ([]remedy.Evide
 					Annotations: a.Annotations.Map(),
 					StartsAt:    a.ActiveAt,
 					Resolved:    a.State == promrules.StateInactive,
-				}.evidence("rules", now)
+				}.evidence(FromRules, now)
 				if err != nil {
 					errs = append(errs, err)
 					return

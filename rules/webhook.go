@@ -31,6 +31,9 @@ type Delivery struct {
 	Ignored   int               // alerts that name nothing
 	Cut       int               // alerts left out for the bounds; -1: the request was cut off and nobody knows
 	Truncated uint64            // alerts that Alertmanager itself left out
+	Watchdog  bool              // the alert was among them that always fires
+
+	source string // who tells
 }
 
 // errTooLarge marks the place where a request went over MaxWebhookBytes.
@@ -41,7 +44,7 @@ var errTooLarge = errors.New("request over the bound")
 // body. A payload that is not JSON or of another version is an error, and no evidence
 // of it is returned.
 func DecodeWebhook(body io.Reader, now time.Time) (Delivery, error) {
-	var d Delivery
+	d := Delivery{source: FromAlertmanager}
 	limit := &boundedReader{r: body, left: MaxWebhookBytes}
 	dec := json.NewDecoder(limit)
 	err := d.decode(dec, now)
@@ -116,7 +119,7 @@ func (d *Delivery) alerts(dec *json.Decoder, f *folding, now time.Time) error {
 			return fmt.Errorf("alerts[%d]: status %q is neither firing nor resolved", d.Alerts, bounded(a.Status, maxValue))
 		}
 		d.Alerts++
-		d.fold(a, f, now)
+		d.fold(alert{Labels: a.Labels, Annotations: a.Annotations, StartsAt: a.StartsAt, Resolved: a.Status == "resolved"}, f, now)
 	}
 	if err := delim(dec, ']'); err != nil {
 		return fmt.Errorf("alerts: %w", err)
@@ -174,11 +177,12 @@ func (d *Delivery) told(e remedy.Evidence, f *folding) bool {
 	return false
 }
 
-func (d *Delivery) fold(a template.Alert, f *folding, now time.Time) {
-	if a.Labels["alertname"] == watchdog {
+func (d *Delivery) fold(a alert, f *folding, now time.Time) {
+	if a.Labels["alertname"] == Watchdog {
+		d.Watchdog = d.Watchdog || !a.Resolved
 		return
 	}
-	e, err := alert{Labels: a.Labels, Annotations: a.Annotations, StartsAt: a.StartsAt, Resolved: a.Status == "resolved"}.evidence("alertmanager", now)
+	e, err := a.evidence(d.source, now)
 	if err != nil {
 		d.Ignored++
 		if len(d.Unread) < 10 {

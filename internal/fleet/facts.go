@@ -12,6 +12,7 @@ type Facts struct {
 	Pods    map[string]Pod
 	Jobs    map[JobRef]Job
 	Sources map[string]time.Time
+	Alerts  Alerting
 }
 
 // NewFacts returns facts about nothing.
@@ -40,5 +41,10 @@ func (f *Facts) Snapshot(now time.Time, prev Snapshot) Snapshot {
 		}
 		f.Pods[uid] = p
 	}
-	return Snapshot{At: now, Nodes: f.Nodes, Pods: f.Pods, Jobs: f.Jobs, Sources: maps.Clone(f.Sources)}
+	alerts := f.Alerts
+	alerts.Path.Since = now
+	if alerts.Path.Status == prev.Alerts.Path.Status && !prev.At.IsZero() {
+		alerts.Path.Since = prev.Alerts.Path.Since
+	}
+	return Snapshot{At: now, Nodes: f.Nodes, Pods: f.Pods, Jobs: f.Jobs, Sources: maps.Clone(f.Sources), Alerts: alerts}
 }

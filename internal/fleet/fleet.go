@@ -171,6 +171,7 @@ type Snapshot struct {
 	Jobs  map[JobRef]Job
 	// Sources says when each source of facts last answered. A source that is missing never has.
 	Sources map[string]time.Time
+	Alerts  Alerting
 }
 
 // PodsOn returns the pods on a node, by namespace and name.

@@ -100,5 +100,5 @@ func (w *World) tell(ctx context.Context, s Source, err error) {
 }
 
 func copyOf(f *fleet.Facts) *fleet.Facts {
-	return &fleet.Facts{Nodes: maps.Clone(f.Nodes), Pods: maps.Clone(f.Pods), Jobs: maps.Clone(f.Jobs), Sources: maps.Clone(f.Sources)}
+	return &fleet.Facts{Nodes: maps.Clone(f.Nodes), Pods: maps.Clone(f.Pods), Jobs: maps.Clone(f.Jobs), Sources: maps.Clone(f.Sources), Alerts: f.Alerts}
 }

@@ -35,6 +35,7 @@ type Paths struct {
 	Scheduler         string
 	Kwok              string
 	Alertmanager      string
+	Prometheus        string
 }
 
 // Stoker says where the programs of this checkout lie. Both paths are absolute.
@@ -51,18 +52,21 @@ type program struct {
 	// versionOf is the module whose version is written into the executable. Kubernetes
 	// needs that: without it clients that parse the server's version give up.
 	versionOf string
+	tags      string // build tags, with commas
 	path      func(*Paths) *string
 }
 
 // pinned lists the programs in the order in which they are built: what others
 // share comes first, so that the seconds printed for it are the cold ones.
 var pinned = []program{
-	{"kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", "k8s.io/kubernetes", func(p *Paths) *string { return &p.APIServer }},
-	{"kube-scheduler", "kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler", "k8s.io/kubernetes", func(p *Paths) *string { return &p.Scheduler }},
-	{"kube-controller-manager", "kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager", "k8s.io/kubernetes", func(p *Paths) *string { return &p.ControllerManager }},
-	{"etcd", "kubernetes", "go.etcd.io/etcd/server/v3", "", func(p *Paths) *string { return &p.Etcd }},
-	{"alertmanager", "alertmanager", "github.com/prometheus/alertmanager/cmd/alertmanager", "", func(p *Paths) *string { return &p.Alertmanager }},
-	{"kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", "", func(p *Paths) *string { return &p.Kwok }},
+	{"kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", "k8s.io/kubernetes", "", func(p *Paths) *string { return &p.APIServer }},
+	{"kube-scheduler", "kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler", "k8s.io/kubernetes", "", func(p *Paths) *string { return &p.Scheduler }},
+	{"kube-controller-manager", "kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager", "k8s.io/kubernetes", "", func(p *Paths) *string { return &p.ControllerManager }},
+	{"etcd", "kubernetes", "go.etcd.io/etcd/server/v3", "", "", func(p *Paths) *string { return &p.Etcd }},
+	{"alertmanager", "alertmanager", "github.com/prometheus/alertmanager/cmd/alertmanager", "", "", func(p *Paths) *string { return &p.Alertmanager }},
+	// The discovery of clouds' targets is most of what Prometheus is made of; no test needs it.
+	{"prometheus", "prometheus", "github.com/prometheus/prometheus/cmd/prometheus", "", "remove_all_sd", func(p *Paths) *string { return &p.Prometheus }},
+	{"kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", "", "", func(p *Paths) *string { return &p.Kwok }},
 }
 
 // Build builds every pinned program that the cache lacks and returns where all of
@@ -144,7 +148,11 @@ func (p program) flags(mod []byte) ([]string, error) {
 		ldflags = append(ldflags, "-X", in+"gitVersion="+version, "-X", in+"gitMajor="+part[0],
 			"-X", in+"gitMinor="+part[1], "-X", in+"gitTreeState=clean")
 	}
-	return []string{"-trimpath", "-ldflags", strings.Join(ldflags, " ")}, nil
+	flags := []string{"-trimpath", "-ldflags", strings.Join(ldflags, " ")}
+	if p.tags != "" {
+		flags = append(flags, "-tags", p.tags)
+	}
+	return flags, nil
 }
 
 // requiredVersion returns the version of module that the go.mod in mod requires.
