@@ -38,17 +38,18 @@ var arrows = map[string][]string{
 	"internal/xid":    {"internal/fleet"},
 	"internal/config": {"internal/remedy", "internal/fleet"},
 
-	"internal/observe": {"internal/fleet", "internal/remedy", "actuator/jobs"},
-	"internal/series":  {"internal/fleet"},
-	"internal/loop":    {"internal/fleet", "internal/remedy", "internal/store", "rules", "scheduler"}, // the store in tests
-	"internal/store":   {"internal/store", "internal/fleet", "internal/remedy", "deploy/crds"},
-	"internal/kube":    {"internal/kube", "internal/fleet", "internal/remedy", "internal/observe", "internal/config", "actuator"},
-	"internal/sim":     {"internal/sim", "internal/fleet", "internal/remedy", "actuator", "collector", "internal/series"},
-	"internal/server":  {"internal/fleet", "internal/remedy", "internal/loop", "rules"},
-	"internal/app":     everything,
-	"internal/e2e":     everything,
-	"internal/tools":   {},
-	"deploy":           {},
+	"internal/alertmanager": {"internal/fleet", "internal/remedy", "rules"},
+	"internal/observe":      {"internal/fleet", "internal/remedy", "actuator/jobs"},
+	"internal/series":       {"internal/fleet"},
+	"internal/loop":         {"internal/fleet", "internal/remedy", "internal/store", "rules", "scheduler"}, // the store in tests
+	"internal/store":        {"internal/store", "internal/fleet", "internal/remedy", "deploy/crds"},
+	"internal/kube":         {"internal/kube", "internal/fleet", "internal/remedy", "internal/observe", "internal/config", "actuator"},
+	"internal/sim":          {"internal/sim", "internal/fleet", "internal/remedy", "actuator", "collector", "internal/series"},
+	"internal/server":       {"internal/fleet", "internal/remedy", "internal/loop", "rules"},
+	"internal/app":          everything,
+	"internal/e2e":          everything,
+	"internal/tools":        {},
+	"deploy":                {},
 }
 
 // kubernetes says where k8s.io and sigs.k8s.io may be imported.

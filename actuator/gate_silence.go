@@ -38,6 +38,9 @@ func (silenceGate) Ask(q Question) remedy.GateResult {
 		}
 		return wait("silenced%s by %s", until, s.By)
 	}
+	if why := q.Incident.Muted(alerts); why != "" {
+		return wait("muted: %s", why)
+	}
 	return pass("none of %d silences covers it", len(alerts.Silences))
 }
 

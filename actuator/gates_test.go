@@ -240,6 +240,8 @@ func TestAllGatesAreAsked(t *testing.T) {
 	want := []remedy.GateResult{
 		{Gate: "mode", Reason: "would cordon gpu-a-01: the mode of the service is dry-run"},
 		{Gate: "opt-out", Reason: "node gpu-a-01 is opted out: being debugged"},
+		{Gate: "silence", Pass: true, Reason: "no Alertmanager is asked for silences"},
+		{Gate: "watchdog", Pass: true, Reason: "alerts arrive, or no proof of it is awaited"},
 		{Gate: "busy", Pass: true, Reason: "nothing else is under way there"},
 		{Gate: "budget fleet", Pass: true, Reason: "0 of 1 nodes are out, 1 may be"},
 	}

@@ -35,6 +35,7 @@ type Config struct {
 	Gates          actuator.GatesConfig   `yaml:"gates"`
 	Server         ServerConfig           `yaml:"server"`
 	Telemetry      TelemetryConfig        `yaml:"telemetry"`
+	Alertmanager   AlertmanagerConfig     `yaml:"alertmanager"`
 	LeaderElection ElectionConfig         `yaml:"leaderElection"`
 	Repairs        RepairsConfig          `yaml:"repairs"`
 	Every          remedy.Duration        `yaml:"every"` // from one tick to the next; 1s when left out
@@ -47,8 +48,9 @@ func (c *Config) Validate(path string) error {
 
 // ServerConfig says where and to whom the service answers.
 type ServerConfig struct {
-	Listen    string `yaml:"listen"`
-	TokenFile string `yaml:"tokenFile"`
+	Listen     string           `yaml:"listen"`
+	TokenFile  string           `yaml:"tokenFile"`
+	Collectors CollectorsConfig `yaml:"collectors"`
 }
 
 // Validate fills in the defaults.

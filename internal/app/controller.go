@@ -16,9 +16,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"stoker.dev/stoker/actuator"
+	"stoker.dev/stoker/internal/alertmanager"
 	"stoker.dev/stoker/internal/kube"
 	"stoker.dev/stoker/internal/loop"
 	"stoker.dev/stoker/internal/observe"
+	"stoker.dev/stoker/internal/remedy"
 	"stoker.dev/stoker/internal/server"
 	"stoker.dev/stoker/internal/store"
 	"stoker.dev/stoker/rules/alerts"
@@ -31,6 +33,7 @@ type ControllerOptions struct {
 	Namespace  string // ours: incidents, lease, repairs
 	Listen     string // instead of the configuration's, if not empty
 	Identity   string // of this replica; empty: made from host name and process
+	Advertise  string // host:port at which the other replicas reach this one; empty: $POD_IP, else what is listened on
 	Listening  func(net.Addr)
 }
 
@@ -54,7 +57,13 @@ func Controller(ctx context.Context, log *slog.Logger, o ControllerOptions) erro
 		}
 		o.Identity = fmt.Sprintf("%s-%d-%d", host, os.Getpid(), time.Now().UnixNano())
 	}
-	s := &service{log: log, opts: o, cfg: cfg, loopConfig: lcfg, reg: prometheus.NewRegistry()}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.Listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	defer func() { _ = listener.Close() }() // where nobody came to serve on it
+	o.Identity = identityAt(o.Identity, advertised(o.Advertise, listener.Addr(), os.Getenv("POD_IP")))
+	s := &service{log: log, opts: o, cfg: cfg, loopConfig: lcfg, reg: prometheus.NewRegistry(), listener: listener}
 	s.reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if err := s.build(); err != nil { //nolint:contextcheck // the recorder of events outlives every request; close ends it
 		return err
@@ -82,6 +91,9 @@ type service struct {
 	telemetry *telemetry     // nil when nothing is scraped
 	door      *door
 	loop      *loop.Loop
+	alerting  *alertmanager.Source
+	asking    *http.Client // for Alertmanager
+	listener  net.Listener
 }
 
 func (s *service) dryRun() bool { return s.cfg.Mode == actuator.ModeDryRun }
@@ -123,7 +135,14 @@ func (s *service) build() error {
 
 	s.cache = kube.NewCache(s.log, s.client, cluster.Observers()...)
 	sources := []observe.Source{{Name: observe.Cluster, Filler: s.cache, Needed: true, MaxAge: clusterMaxAge}}
-	var witnesses []loop.Witness
+	s.asking = &http.Client{Transport: &http.Transport{IdleConnTimeout: time.Minute, Proxy: http.ProxyFromEnvironment}}
+	am := s.cfg.Alertmanager
+	s.alerting = alertmanager.New(s.log, s.reg, s.asking, func() []remedy.Incident { return s.loop.Incidents() }, time.Now(), alertmanager.Options{
+		URLs: am.URLs, Authorization: bearerOf(am.TokenFile), Receiver: am.Receiver,
+		Every: time.Duration(am.Every), AlertsEvery: time.Duration(am.AlertsEvery), Watchdog: am.watchdog(), Silence: am.Silence && !s.dryRun(),
+	})
+	sources = append(sources, observe.Source{Name: alertmanager.Name, Filler: s.alerting})
+	witnesses := []loop.Witness{s.alerting}
 	if len(s.cfg.Telemetry.Scrape) > 0 {
 		s.telemetry, err = newTelemetry(s.log, s.reg, "", alerts.Files(), time.Duration(s.cfg.Telemetry.Every))
 		if err != nil {
@@ -167,18 +186,15 @@ func (s *service) close() {
 			s.log.Warn("series not closed", "err", err)
 		}
 	}
+	s.asking.CloseIdleConnections()
 	s.client.Close()
 }
 
 // run is everything that goes on at once. The first that fails ends the others.
 func (s *service) run(ctx context.Context) error {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.opts.Listen)
-	if err != nil {
-		return fmt.Errorf("listen: %w", err)
-	}
-	s.log.Info("listening", "address", listener.Addr().String(), "mode", string(s.cfg.Mode), "identity", s.opts.Identity)
+	s.log.Info("listening", "address", s.listener.Addr().String(), "mode", string(s.cfg.Mode), "identity", s.opts.Identity)
 	if s.opts.Listening != nil {
-		s.opts.Listening(listener.Addr())
+		s.opts.Listening(s.listener.Addr())
 	}
 	leads := func() bool { return true }
 	if s.election != nil {
@@ -186,10 +202,19 @@ func (s *service) run(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return server.Serve(ctx, listener, server.Handler(s.log, s.reg, s.loop, time.Now, server.Options{
+		o := server.Options{
 			TokenFile: s.cfg.Server.TokenFile, Mode: string(s.cfg.Mode), Leading: leads, Ready: s.ready,
-		}))
+			Identity: s.opts.Identity, Proved: s.alerting.Proved,
+		}
+		if s.election != nil {
+			o.Leader = func() string { return addressOf(s.election.Leader()) }
+		}
+		if s.cfg.Server.Collectors.ServiceAccount != "" {
+			o.Speaks = newBearers(s.client, s.cfg.Server.Collectors).speaks
+		}
+		return server.Serve(ctx, s.listener, server.Handler(s.log, s.reg, s.loop, time.Now, o))
 	})
+	g.Go(func() error { s.alerting.Run(ctx, leads); return nil })
 	g.Go(func() error { s.cache.Run(ctx); return nil })
 	g.Go(func() error { return s.reload(ctx) })
 	if s.telemetry != nil {
@@ -213,6 +238,9 @@ func (s *service) lead(ctx context.Context) error {
 	s.loop.Forget() // what this replica remembers may be another's history by now
 	if err := s.cache.WaitSynced(ctx); err != nil {
 		return nil //nolint:nilerr // it ends only with ctx
+	}
+	if err := s.alerting.Refresh(ctx, time.Now()); err != nil && ctx.Err() == nil {
+		s.log.Warn("what fires is not known yet", "err", err) // it is asked again, and gates wait for it
 	}
 	return s.loop.Run(ctx, time.Duration(s.cfg.Every), time.Now)
 }

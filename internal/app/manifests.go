@@ -16,7 +16,7 @@ import (
 // Permissions are all that the service's account needs: what its parts say they do,
 // and nothing else. Each resource is in it once.
 func Permissions() []actuator.Rule {
-	lists := [][]actuator.Rule{kube.ReadRules, kube.LeaseRules, kube.EventRules, kube.IncidentRules}
+	lists := [][]actuator.Rule{kube.ReadRules, kube.LeaseRules, kube.EventRules, kube.TokenRules, kube.IncidentRules}
 	for _, a := range actuator.Actions {
 		lists = append(lists, a.RBAC)
 	}

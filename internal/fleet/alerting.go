@@ -14,6 +14,8 @@ type Alerting struct {
 	Wanted   bool
 	Told     time.Time // when Alertmanager last told of its silences; zero: never
 	Silences []Silence // in force or yet to come
+	Routes   Route     // with what is muted at the time of the snapshot
+	Receiver string    // ours among those of Routes; empty: it is not known, and mutes are not respected
 
 	// Path is True while the alert that always fires arrives in time, False once it is
 	// late, Unknown where it is not awaited. While it is late, that no alert comes says nothing.

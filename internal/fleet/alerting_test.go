@@ -43,3 +43,33 @@ func TestSilenceCovers(t *testing.T) {
 		}
 	}
 }
+
+func TestRoutes(t *testing.T) {
+	on := func(name, op, value string) []Matcher {
+		m, err := NewMatcher(name, op, value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []Matcher{m}
+	}
+	tree := Route{Receiver: "mail", Routes: []Route{
+		{Receiver: "pager", Matchers: on("severity", "=", "critical"), Continue: true, Muted: "nights"},
+		{Receiver: "stoker", Matchers: on("class", "=~", "gpu-.+"), Routes: []Route{
+			{Receiver: "stoker", Matchers: on("pool", "=", "dev"), Muted: "maintenance"},
+		}},
+	}}
+	for name, tc := range map[string]struct {
+		labels map[string]string
+		want   string
+	}{
+		"another's mute is not ours":        {map[string]string{"class": "gpu-lost", "severity": "critical"}, ""},
+		"the deepest route decides":         {map[string]string{"class": "gpu-lost", "pool": "dev"}, "maintenance"},
+		"what never comes to us is no mute": {map[string]string{"class": "none"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := tree.MutedFor("stoker", tc.labels); got != tc.want {
+				t.Errorf("MutedFor = %q, want %q", got, tc.want)
+			}
+		})
+	}
+}

@@ -14,6 +14,34 @@ func (in Incident) Silenced(now time.Time, silences []fleet.Silence) (fleet.Sile
 	if len(silences) == 0 {
 		return fleet.Silence{}, false
 	}
+	told := in.told()
+	for _, s := range silences {
+		for _, labels := range told {
+			if s.Covers(now, labels) {
+				return s, true
+			}
+		}
+	}
+	return fleet.Silence{}, false
+}
+
+// Muted says why Alertmanager tells us nothing of the incident just now; empty when it
+// would tell us.
+func (in Incident) Muted(alerts fleet.Alerting) string {
+	why := ""
+	if alerts.Receiver == "" {
+		return why
+	}
+	for _, labels := range in.told() {
+		if why = alerts.Routes.MutedFor(alerts.Receiver, labels); why == "" {
+			return why
+		}
+	}
+	return why
+}
+
+// told is what alerts say of the incident, by evidence that is not over.
+func (in Incident) told() []map[string]string {
 	told := make([]map[string]string, 0, len(in.Evidence)+1)
 	for _, e := range in.Evidence {
 		if !e.Resolved {
@@ -23,14 +51,7 @@ func (in Incident) Silenced(now time.Time, silences []fleet.Silence) (fleet.Sile
 	if len(told) == 0 {
 		told = append(told, in.labels(nil))
 	}
-	for _, s := range silences {
-		for _, labels := range told {
-			if s.Covers(now, labels) {
-				return s, true
-			}
-		}
-	}
-	return fleet.Silence{}, false
+	return told
 }
 
 func (in Incident) labels(told map[string]string) map[string]string {

@@ -26,7 +26,6 @@ import (
 	"stoker.dev/stoker/internal/fleet"
 	"stoker.dev/stoker/internal/loop"
 	"stoker.dev/stoker/internal/remedy"
-	"stoker.dev/stoker/rules"
 )
 
 // A Walker is what the server needs of the loop.
@@ -45,17 +44,23 @@ type Options struct {
 	TokenFile string
 	// ReadOnly leaves out the webhook.
 	ReadOnly bool
+	// Identity is this replica's name, as others are told it.
+	Identity string
 	// Leading reports whether this replica may write. Nil: always.
 	Leading func() bool
+	// Leader returns host:port of the replica that leads; empty: none is known, or it
+	// cannot be reached. Nil: never known.
+	Leader func() string
+	// Speaks returns the node for which the bearer of a cluster's token may bring alerts;
+	// [ErrNoSuchBearer] when for none. Nil: only the service's own token counts.
+	Speaks func(ctx context.Context, token string) (node string, err error)
+	// Proved is told that the alert that always fires has arrived. May be nil.
+	Proved func(now time.Time)
 	// Ready says why the service cannot do its work; nil when it can. Nil: always ready.
 	Ready func() error
 	// Mode is shown with every explanation.
 	Mode string
 }
-
-// ingestWithin bounds how long a webhook request waits until it is durable.
-// Alertmanager repeats what gets no answer.
-const ingestWithin = 10 * time.Second
 
 // Handler returns the routes.
 func Handler(log *slog.Logger, reg *prometheus.Registry, w Walker, clock func() time.Time, o Options) http.Handler {
@@ -69,7 +74,9 @@ func Handler(log *slog.Logger, reg *prometheus.Registry, w Walker, clock func() 
 	mux.Handle("GET /api/v1/journal", s.authenticated(s.journal))
 	mux.Handle("GET /api/v1/explain/{kind}/{name...}", s.authenticated(s.explain))
 	if !o.ReadOnly {
-		mux.Handle("POST /webhook/alertmanager", s.authenticated(s.webhook))
+		to := newRelay(log, o)
+		mux.Handle("POST /webhook/alertmanager", s.authenticated(to.lead(s.webhook)))
+		mux.Handle("POST /api/v2/alerts", s.speaks(to.lead(s.alerts)))
 	}
 	return mux
 }
@@ -115,53 +122,6 @@ func (s *server) ready(w http.ResponseWriter, _ *http.Request) {
 		}
 	}
 	fmt.Fprintln(w, "ok")
-}
-
-// webhook takes in what Alertmanager sends: 200 when it is durable, 400 when it cannot
-// be understood, 503 when it must be sent again.
-func (s *server) webhook(w http.ResponseWriter, r *http.Request) {
-	code, text := s.take(r)
-	s.metrics.webhook.WithLabelValues(fmt.Sprint(code)).Inc()
-	if code == http.StatusOK {
-		fmt.Fprintln(w, text)
-		return
-	}
-	if code == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", "5")
-	}
-	http.Error(w, text, code)
-}
-
-func (s *server) take(r *http.Request) (int, string) {
-	if s.opts.Leading != nil && !s.opts.Leading() {
-		return http.StatusServiceUnavailable, "this replica does not lead"
-	}
-	d, err := rules.DecodeWebhook(r.Body, s.now())
-	if err != nil {
-		var netErr net.Error
-		if r.Context().Err() != nil || errors.As(err, &netErr) {
-			return http.StatusServiceUnavailable, "the request was cut off: " + err.Error()
-		}
-		return http.StatusBadRequest, err.Error()
-	}
-	for _, err := range d.Unread {
-		s.log.Warn("alert ignored", "err", err)
-	}
-	s.metrics.alerts.WithLabelValues("read").Add(float64(d.Alerts))
-	s.metrics.alerts.WithLabelValues("folded").Add(float64(d.Folded))
-	s.metrics.alerts.WithLabelValues("ignored").Add(float64(d.Ignored))
-	s.metrics.alerts.WithLabelValues("truncated").Add(float64(d.Truncated))
-	if d.Cut != 0 {
-		s.metrics.alerts.WithLabelValues("cut").Add(float64(max(d.Cut, 1)))
-		s.log.Warn("webhook request over its bounds; the rest was left out", "alerts", d.Alerts, "cut", d.Cut)
-	}
-	ctx, cancel := context.WithTimeoutCause(r.Context(), ingestWithin, errors.New("not durable within its time"))
-	defer cancel()
-	if err := s.loop.Ingest(ctx, s.now(), d.Evidence); err != nil {
-		s.log.Warn("evidence not taken in", "err", err)
-		return http.StatusServiceUnavailable, "not durable, send it again: " + err.Error()
-	}
-	return http.StatusOK, fmt.Sprintf("%d alerts taken in, %d of them told of an event once more", d.Alerts, d.Folded)
 }
 
 func (s *server) incidents(w http.ResponseWriter, r *http.Request) {
@@ -212,20 +172,24 @@ func reply(w http.ResponseWriter, v any) {
 }
 
 type metrics struct {
-	webhook *prometheus.CounterVec
-	alerts  *prometheus.CounterVec
+	webhook, pushed requests
+	alerts          *prometheus.CounterVec
+	lag             prometheus.Histogram
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
-		webhook: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "stoker_rules_webhook_requests_total", Help: "Webhook requests, by HTTP status code of the answer.",
-		}, []string{"code"}),
+		webhook: newRequests(reg, "webhook", "Requests of Alertmanager's webhook"),
+		pushed:  newRequests(reg, "pushed", "Requests of collectors that bring alerts at once"),
 		alerts: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "stoker_rules_webhook_alerts_total", Help: "Alerts in webhook requests: read, folded into another, ignored, cut for our bounds, truncated by Alertmanager.",
+			Name: "stoker_rules_webhook_alerts_total", Help: "Alerts that were brought: read, folded into another, ignored, cut for our bounds, truncated by Alertmanager.",
 		}, []string{"what"}),
+		lag: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "stoker_rules_alert_lag_seconds", Help: "Age of events that were brought, when they are durable.",
+			Buckets: []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 3600},
+		}),
 	}
-	reg.MustRegister(m.webhook, m.alerts)
+	reg.MustRegister(m.alerts, m.lag)
 	return m
 }
 

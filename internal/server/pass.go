@@ -1,0 +1,76 @@
+package server
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"time"
+)
+
+// passedBy is the header that names the replica which has passed a request on. It is
+// passed on once: the next one leads, or nobody is known to.
+const passedBy = "Stoker-Passed-On-By"
+
+// passedWithin bounds how long the leader may take to answer: it has that long to make
+// durable what it was sent, and a little more.
+const passedWithin = ingestWithin + 2*time.Second
+
+var dialer = net.Dialer{Timeout: 2 * time.Second}
+
+// A relay sends requests to the replica that leads.
+type relay struct {
+	log       *slog.Logger
+	opts      Options
+	transport *http.Transport
+}
+
+func newRelay(log *slog.Logger, o Options) *relay {
+	return &relay{log: log, opts: o, transport: &http.Transport{
+		ResponseHeaderTimeout: passedWithin, DisableKeepAlives: true,
+		// A leader is another process with every change: what cannot be reached is known soon.
+		DialContext: dialer.DialContext,
+	}}
+}
+
+// lead lets through what this replica may answer because it leads, and passes on to the
+// leader what it may not. Without a leader the answer is 503: send it again.
+func (p *relay) lead(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if p.opts.Leading == nil || p.opts.Leading() {
+			next(w, r)
+			return
+		}
+		refuse := func(format string, args ...any) {
+			w.Header().Set("Retry-After", "5")
+			http.Error(w, fmt.Sprintf(format, args...), http.StatusServiceUnavailable)
+		}
+		if by := r.Header.Get(passedBy); by != "" {
+			refuse("%s has passed this on, and this replica does not lead either", by)
+			return
+		}
+		leader := ""
+		if p.opts.Leader != nil {
+			leader = p.opts.Leader()
+		}
+		if leader == "" {
+			refuse("this replica does not lead, and no leader is known that can be reached")
+			return
+		}
+		proxy := httputil.ReverseProxy{
+			Transport: p.transport,
+			Rewrite: func(pr *httputil.ProxyRequest) {
+				pr.SetURL(&url.URL{Scheme: "http", Host: leader})
+				pr.Out.Header.Set(passedBy, p.opts.Identity)
+			},
+			ErrorLog: slog.NewLogLogger(p.log.Handler(), slog.LevelDebug),
+			ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, err error) {
+				p.log.Warn("request not passed on", "leader", leader, "err", err)
+				refuse("the leader at %s does not answer: %v", leader, err)
+			},
+		}
+		proxy.ServeHTTP(w, r)
+	}
+}
