@@ -46,9 +46,11 @@ type gpu struct {
 	seen   time.Time
 	states []state // by source
 	codes  []*counter
-	labels string     // of its series, rendered
-	shown  []codeView // of codes; replaced, never changed
-	stale  bool       // shown is older than codes
+	labels string          // of its series, rendered
+	shown  []codeView      // of codes; replaced, never changed
+	stale  bool            // shown is older than codes
+	lost   bool            // and it was told
+	failed map[string]bool // health checks, and it was told
 }
 
 // A state is what one source said of a GPU, and when.

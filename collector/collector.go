@@ -57,6 +57,11 @@ type Options struct {
 	// State is the file in which counters survive a restart; without one they start
 	// from 0. It belongs to one boot of one node.
 	State string
+	// See is told of what should be heard of at once, after the page shows it, and must
+	// not block. May be nil.
+	See func([]Sighting)
+	// Own appends families of the program's own to the page. May be nil.
+	Own func(dst []byte) []byte
 }
 
 func (o *Options) defaults() {
@@ -87,6 +92,7 @@ type Collector struct {
 	cursors [][]byte     // of each source; nil for one that has none
 	screen  *screen
 	saved   saved
+	sighted []Sighting // to be told
 }
 
 // New returns a collector of one node that has collected nothing yet. A state file
@@ -155,14 +161,26 @@ func (c *Collector) Gather(ctx context.Context, now time.Time) error {
 // AppendPage appends the page as of now to dst. It waits for nobody and, where dst
 // has room, allocates nothing.
 func (c *Collector) AppendPage(dst []byte, now time.Time) []byte {
-	return c.view.Load().appendPage(dst, now)
+	dst = c.view.Load().appendPage(dst, now)
+	if c.o.Own != nil {
+		dst = c.o.Own(dst)
+	}
+	return dst
 }
 
 // record takes in what source i told, or that it failed. It is called by the
 // goroutine that called the source's Collect, after it has returned.
 func (c *Collector) record(i int, s *fleet.Samples, err error) {
+	if seen := c.recorded(i, s, err); len(seen) > 0 {
+		c.o.See(seen)
+	}
+}
+
+// recorded is record but for telling; it returns what is to be told.
+func (c *Collector) recorded(i int, s *fleet.Samples, err error) []Sighting {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.sighted = nil
 	told := &c.told[i]
 	if err != nil {
 		c.fail(i, err)
@@ -185,6 +203,7 @@ func (c *Collector) record(i int, s *fleet.Samples, err error) {
 		told.shown = c.screen.show(c.node, s, places, len(told.shown.text))
 		told.dropped += uint64(s.Dropped + cut + told.shown.dropped)
 		c.takeEvents(i, s)
+		c.look(s)
 	}
 	if c.o.State != "" {
 		// Before anybody sees the counters: what was shown must not be counted anew.
@@ -192,6 +211,7 @@ func (c *Collector) record(i int, s *fleet.Samples, err error) {
 		c.save()
 	}
 	c.publish()
+	return c.sighted
 }
 
 // note remembers where source i is, also after an error: it may have told events.
@@ -225,6 +245,9 @@ func (c *Collector) trip(i int, err error) {
 	c.publish()
 }
 
+// maxSighted bounds what one collection may tell of at once; the rest is only counted.
+const maxSighted = 256
+
 // maxLines bounds what one collection may log of XIDs.
 const maxLines = 32
 
@@ -239,7 +262,10 @@ func (c *Collector) takeEvents(i int, s *fleet.Samples) {
 			c.told[i].dropped++
 		}
 		if counted {
-			fresh[kind{e.GPU, e.XID}]++
+			if fresh[kind{e.GPU, e.XID}]++; len(c.sighted) < maxSighted {
+				g := c.book.find(s.GPUs[e.GPU], s.At)
+				c.sight(g, g.counter(e.XID).last, Sighting{XID: e.XID})
+			}
 		}
 	}
 	lines := 0

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"stoker.dev/stoker/collector"
+	"stoker.dev/stoker/collector/push"
 )
 
 // bootIDFile is where the kernel says which boot this is.
@@ -39,8 +40,12 @@ func serve(ctx context.Context, s settings, stderr io.Writer) error {
 			log.Warn("boot is not known, counters of an earlier one can't be told apart", "err", err)
 		}
 	}
+	telling := &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, IdleConnTimeout: idleTimeout}}
+	defer telling.CloseIdleConnections()
+	pusher := push.New(log, telling, s.targets())
 	c, err := collector.New(log, node, s.open(log), collector.Options{
 		BootID: boot, Interval: s.interval, Watchdog: s.watchdog, StaleAfter: s.staleAfter, State: s.state,
+		See: pusher.See, Own: pusher.AppendPage,
 	})
 	if err != nil {
 		return err
@@ -67,7 +72,10 @@ func serve(ctx context.Context, s settings, stderr io.Writer) error {
 		cancel(fmt.Errorf("server ended: %w", err))
 		served <- err
 	}()
+	pushed := make(chan struct{})
+	go func() { defer close(pushed); pusher.Run(ctx) }()
 	runErr := c.Run(ctx) // returns once ctx has ended, in bounded time
+	<-pushed
 	log.Info("stopping", "cause", context.Cause(ctx).Error())
 	stopping, done := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer done()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
 	"os"
 	"slices"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"stoker.dev/stoker/collector"
 	"stoker.dev/stoker/collector/exporter"
+	"stoker.dev/stoker/collector/push"
 )
 
 // settings are the command line.
@@ -27,6 +29,9 @@ type settings struct {
 	staleAfter time.Duration
 	state      string
 	bootID     string
+	push       []string
+	pushToken  string
+	pushAM     []string
 	logLevel   slog.Level
 	logFormat  string
 }
@@ -43,6 +48,9 @@ func (s *settings) flags(f *pflag.FlagSet) {
 	f.DurationVar(&s.staleAfter, "stale-after", 0, "age over which values are not shown; 0 is twice the interval and the watchdog")
 	f.StringVar(&s.state, "state", "", "file in which the counters survive a restart; without one they start from 0")
 	f.StringVar(&s.bootID, "boot-id", "", "identifies the node's boot; the kernel's if empty")
+	f.StringSliceVar(&s.push, "push", nil, "address of the service, told at once of XIDs, lost GPUs and failed health checks; may be repeated")
+	f.StringVar(&s.pushToken, "push-token-file", "", "bearer token for --push, such as a projected one of the service account")
+	f.StringSliceVar(&s.pushAM, "push-alertmanager", nil, "address of an Alertmanager that is told the same; may be repeated")
 	f.TextVar(&s.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	f.StringVar(&s.logFormat, "log-format", "text", "text or json")
 }
@@ -91,6 +99,16 @@ func (s *settings) validate() error {
 	if s.staleAfter > 0 && s.staleAfter < s.interval {
 		bad("stale-after", "%v is under the interval of %v", s.staleAfter, s.interval)
 	}
+	for flag, urls := range map[string][]string{"push": s.push, "push-alertmanager": s.pushAM} {
+		for _, u := range urls {
+			if p, err := url.Parse(u); err != nil || p.Scheme != "http" && p.Scheme != "https" || p.Host == "" {
+				bad(flag, "%q is not an address such as http://stoker.stoker-system:8080", u)
+			}
+		}
+	}
+	if s.pushToken != "" && len(s.push) == 0 {
+		bad("push-token-file", "there is no --push that it is for")
+	}
 	if s.logFormat != "text" && s.logFormat != "json" {
 		bad("log-format", "%q is neither text nor json", s.logFormat)
 	}
@@ -105,6 +123,18 @@ func (s *settings) open(log *slog.Logger) []collector.Source {
 		case "file":
 			out = append(out, exporter.NewFile(log, s.file, exporter.FileOptions{MaxAge: s.fileMaxAge}))
 		}
+	}
+	return out
+}
+
+// targets are whom to tell at once.
+func (s *settings) targets() []push.Target {
+	var out []push.Target
+	for _, u := range s.push {
+		out = append(out, push.Target{Name: "service", URL: u, TokenFile: s.pushToken})
+	}
+	for _, u := range s.pushAM {
+		out = append(out, push.Target{Name: "alertmanager", URL: u})
 	}
 	return out
 }

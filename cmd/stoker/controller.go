@@ -43,6 +43,7 @@ func controllerCommand() *cobra.Command {
 	f.StringVar(&o.Namespace, "namespace", "stoker-system", "our own namespace: incidents, lease, repairs")
 	f.StringVar(&o.Listen, "listen", "", "address to listen on, instead of the configuration's")
 	f.StringVar(&o.Identity, "identity", "", "name of this replica in the election; made up when empty")
+	f.StringVar(&o.Advertise, "advertise", "", "host:port at which the other replicas reach this one; $POD_IP and our port when empty")
 	f.TextVar(&level, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	f.StringVar(&format, "log-format", "json", "json or text")
 	return cmd

@@ -91,7 +91,7 @@ func rules() []rule {
 	for r := range xid.All() {
 		known = append(known, r)
 		switch {
-		case speaksForClass(r) && !r.NeedsRecovery():
+		case r.Speaks() && !r.NeedsRecovery():
 		case r.Ladder.Fallback() == xid.Note:
 			notes = append(notes, r)
 		default:
@@ -119,17 +119,11 @@ func rules() []rule {
 	)
 }
 
-// speaksForClass reports whether one event of the code is evidence of a fault of
-// its class, or of the job's own doing.
-func speaksForClass(r xid.Row) bool {
-	return r.Class != xid.None && (r.Changes || r.Ladder[0] == xid.App)
-}
-
 // byClassAndLadder groups the rows that speak for a class.
 func byClassAndLadder() [][]xid.Row {
 	var rows []xid.Row
 	for r := range xid.All() {
-		if speaksForClass(r) {
+		if r.Speaks() {
 			rows = append(rows, r)
 		}
 	}
@@ -152,8 +146,8 @@ func byClassAndLadder() [][]xid.Row {
 func classRule(rows []xid.Row) rule {
 	first := rows[0]
 	r := rule{
-		alert: alertName(first.Class), expr: events + codes("=~", rows), class: first.Class,
-		ladder: first.Ladder.String(), severity: severity(first.Ladder), rows: rows,
+		alert: xid.AlertName(first.Class), expr: events + codes("=~", rows), class: first.Class,
+		ladder: first.Ladder.String(), severity: first.Ladder.Severity(), rows: rows,
 		closing: "Class " + string(first.Class) + ", ladder " + first.Ladder.String() + ".",
 	}
 	if first.NeedsRecovery() {
@@ -164,32 +158,6 @@ func classRule(rows []xid.Row) rule {
 			"\n      - on (node, gpu, UUID, pci_bus_id) group_left ()\n    " + events + `{xid="154"}` + "\n) >= -60 <= 5"
 	}
 	return r
-}
-
-// alertName is GPUXid and the words of the class: GPUXidGpuLost.
-func alertName(c xid.Class) string {
-	name := "GPUXid"
-	for w := range strings.SplitSeq(string(c), "-") {
-		name += strings.ToUpper(w[:1]) + w[1:]
-	}
-	return name
-}
-
-// severity is critical where the first thing to do stops jobs, warning where a person
-// should know, else info.
-func severity(l xid.Ladder) string {
-	switch l.Fallback() {
-	case xid.Reset, xid.Reboot, xid.Hold:
-		return "critical"
-	case xid.App:
-		if !slices.Contains(l, xid.PendingReset) {
-			return "info"
-		}
-	case xid.Note:
-		return "info"
-	case xid.Alert, xid.PendingReset, xid.Diag, xid.Eval154:
-	}
-	return "warning"
 }
 
 // codes is a matcher of the label xid.
