@@ -41,8 +41,10 @@ func TestSilenceAndPathGates(t *testing.T) {
 		"what takes nothing away need not be proved": {pathGate{}, fleet.Alerting{Path: late}, ask, true, "takes nothing away"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			q := Question{Now: t0, Fleet: fleet.Snapshot{At: t0, Alerts: tc.alerts}, Orders: []remedy.Order{tc.order},
-				Incident: remedy.Incident{Class: remedy.ClassGPULost, Subject: remedy.Subject{Kind: remedy.SubjectGPU, Node: "a"}}}
+			q := Question{
+				Now: t0, Fleet: fleet.Snapshot{At: t0, Alerts: tc.alerts}, Orders: []remedy.Order{tc.order},
+				Incident: remedy.Incident{Class: remedy.ClassGPULost, Subject: remedy.Subject{Kind: remedy.SubjectGPU, Node: "a"}},
+			}
 			got := tc.gate.Ask(q)
 			if got.Pass != tc.pass || !strings.Contains(got.Reason, tc.reason) {
 				t.Errorf("%+v, want pass %v because of %q", got, tc.pass, tc.reason)

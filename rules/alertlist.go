@@ -15,10 +15,10 @@ import (
 // [DecodeWebhook]. source is who tells. keep says which alerts count; nil: all of them.
 // A list that is not JSON is an error, and no evidence of it is returned.
 func DecodeAlerts(body io.Reader, source string, now time.Time, keep func(models.GettableAlert) bool) (Delivery, error) {
-	d := Delivery{source: source}
+	var d Delivery
 	limit := &boundedReader{r: body, left: MaxWebhookBytes}
 	dec := json.NewDecoder(limit)
-	err := d.list(dec, now, keep)
+	err := d.list(dec, source, now, keep)
 	switch {
 	case errors.Is(limit.err, errTooLarge):
 		d.Cut = -1
@@ -29,11 +29,11 @@ func DecodeAlerts(body io.Reader, source string, now time.Time, keep func(models
 	return d, nil
 }
 
-func (d *Delivery) list(dec *json.Decoder, now time.Time, keep func(models.GettableAlert) bool) error {
+func (d *Delivery) list(dec *json.Decoder, source string, now time.Time, keep func(models.GettableAlert) bool) error {
 	if err := delim(dec, '['); err != nil {
 		return err
 	}
-	f := folding{seen: map[foldKey][]int{}}
+	f := folding{source: source, seen: map[foldKey][]int{}}
 	for dec.More() {
 		var a models.GettableAlert
 		if err := dec.Decode(&a); err != nil {

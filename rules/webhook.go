@@ -32,8 +32,6 @@ type Delivery struct {
 	Cut       int               // alerts left out for the bounds; -1: the request was cut off and nobody knows
 	Truncated uint64            // alerts that Alertmanager itself left out
 	Watchdog  bool              // the alert was among them that always fires
-
-	source string // who tells
 }
 
 // errTooLarge marks the place where a request went over MaxWebhookBytes.
@@ -44,7 +42,7 @@ var errTooLarge = errors.New("request over the bound")
 // body. A payload that is not JSON or of another version is an error, and no evidence
 // of it is returned.
 func DecodeWebhook(body io.Reader, now time.Time) (Delivery, error) {
-	d := Delivery{source: FromAlertmanager}
+	var d Delivery
 	limit := &boundedReader{r: body, left: MaxWebhookBytes}
 	dec := json.NewDecoder(limit)
 	err := d.decode(dec, now)
@@ -63,7 +61,7 @@ func (d *Delivery) decode(dec *json.Decoder, now time.Time) error {
 		return err
 	}
 	version := ""
-	f := folding{seen: map[foldKey][]int{}}
+	f := folding{source: FromAlertmanager, seen: map[foldKey][]int{}}
 	for dec.More() {
 		key, err := dec.Token()
 		if err != nil {
@@ -149,6 +147,7 @@ func skip(dec *json.Decoder) error {
 // A folding remembers what was read, so that the second telling of an event is found
 // without looking at all of them.
 type folding struct {
+	source  string            // who tells
 	seen    map[foldKey][]int // places in Evidence
 	noClass int
 }
@@ -182,7 +181,7 @@ func (d *Delivery) fold(a alert, f *folding, now time.Time) {
 		d.Watchdog = d.Watchdog || !a.Resolved
 		return
 	}
-	e, err := a.evidence(d.source, now)
+	e, err := a.evidence(f.source, now)
 	if err != nil {
 		d.Ignored++
 		if len(d.Unread) < 10 {

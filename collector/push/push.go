@@ -121,7 +121,8 @@ func alertOf(s collector.Sighting) (alert, bool) {
 	}
 	where := fmt.Sprintf("on GPU %d of %s", s.GPU, s.Node)
 	var summary string
-	name, class, ladder, severity := "", xid.None, "", "warning"
+	var name, ladder, severity string
+	class := xid.None
 	switch {
 	case s.XID != 0:
 		row, known := xid.Lookup(s.XID)
@@ -290,13 +291,10 @@ func (q *queue) tell(ctx context.Context, batch []alert) (again bool, err error)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	said, _ := io.ReadAll(io.LimitReader(resp.Body, 300))
-	switch {
-	case resp.StatusCode == http.StatusOK:
+	if resp.StatusCode == http.StatusOK {
 		return false, nil
-	case resp.StatusCode == http.StatusBadRequest:
-		err = fmt.Errorf("answered %s: %s", resp.Status, bytes.TrimSpace(said))
-		return false, err
 	}
-	// A token that is refused may be renewed, an account may be given its right.
-	return true, fmt.Errorf("answered %s: %s", resp.Status, bytes.TrimSpace(said))
+	// A token that is refused may be renewed, an account may be given its right; what
+	// cannot be understood stays so.
+	return resp.StatusCode != http.StatusBadRequest, fmt.Errorf("answered %s: %s", resp.Status, bytes.TrimSpace(said))
 }

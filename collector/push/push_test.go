@@ -38,7 +38,8 @@ func TestWhatIsTold(t *testing.T) {
 	}{
 		"an XID of a class": {
 			with(func(s *collector.Sighting) { s.XID = 79 }),
-			map[string]string{"alertname": "GPUXidGpuLost", "class": "gpu-lost", "xid": "79", "severity": "critical", "ladder": "REBOOT,HOLD"}, "XID 79 on GPU 3 of a",
+			map[string]string{"alertname": "GPUXidGpuLost", "class": "gpu-lost", "xid": "79", "severity": "critical", "ladder": "REBOOT,HOLD"},
+			"XID 79 on GPU 3 of a",
 		},
 		"an XID without a row":                       {with(func(s *collector.Sighting) { s.XID = 999 }), map[string]string{"alertname": "GPUXidUnknown", "class": "none", "xid": "999", "severity": "warning", "ladder": "ALERT"}, "XID 999 on GPU 3 of a"},
 		"the aftermath of a job is only counted":     {with(func(s *collector.Sighting) { s.XID = 45 }), nil, ""},

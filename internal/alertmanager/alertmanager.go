@@ -111,7 +111,7 @@ func (s *Source) Run(ctx context.Context, leads func() bool) {
 	defer every.Stop()
 	for {
 		now := time.Now()
-		s.ask(ctx, now)
+		_ = s.ask(ctx, now) // each member's failure was told, once
 		if s.o.Silence && leads() && ctx.Err() == nil {
 			if err := s.Keep(ctx, now); err != nil && ctx.Err() == nil {
 				s.log.Warn("silences not kept", "err", err)

@@ -37,6 +37,7 @@ type member struct {
 }
 
 func newMember(t *testing.T) *member {
+	t.Helper()
 	m := &member{alerts: "[]", config: "route: {receiver: stoker}"}
 	srv := httptest.NewServer(http.HandlerFunc(m.serve))
 	t.Cleanup(srv.Close)
