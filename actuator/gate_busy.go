@@ -75,7 +75,7 @@ func cares(q Question, other remedy.Incident, o remedy.Order) string {
 	if !slices.ContainsFunc(ahead, func(s remedy.Step) bool { return s.Role == remedy.RoleStop || s.Role == remedy.RoleStart }) {
 		return ""
 	}
-	if slices.ContainsFunc(q.Fleet.PodsOf(job), func(p fleet.Pod) bool { return p.Node == node }) {
+	if slices.Contains(q.Fleet.NodesOf(job), node) {
 		return node
 	}
 	return ""

@@ -93,6 +93,7 @@ func (batch) Job(obj map[string]any, seen time.Time) fleet.Job {
 		j.Phase = fleet.JobSucceeded
 	case manifest.ConditionOf(obj, "Failed").Status == fleet.True:
 		j.Phase = fleet.JobFailed
+		j.Ended, j.EndReason = manifest.ConditionOf(obj, "Failed").Since, manifest.ReasonOf(obj, "Failed")
 	case j.Suspended && active == 0:
 		j.Phase = fleet.JobSuspended
 	case ready > 0 && ready+succeeded >= j.Workers:
@@ -157,7 +158,7 @@ func (batch) Trim(obj map[string]any) map[string]any {
 	status := manifest.Pick(manifest.Map(obj, "status"), "active", "ready", "succeeded", "failed", "startTime")
 	var conditions []any
 	for _, c := range manifest.List(obj, "status", "conditions") {
-		conditions = append(conditions, manifest.Pick(c, "type", "status", "lastTransitionTime"))
+		conditions = append(conditions, manifest.Pick(c, "type", "status", "reason", "lastTransitionTime"))
 	}
 	if len(conditions) > 0 {
 		status["conditions"] = conditions

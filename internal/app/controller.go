@@ -157,7 +157,9 @@ func (s *service) build() error {
 		sources = append(sources, observe.Source{Name: "telemetry", Filler: s.telemetry})
 		witnesses = append(witnesses, s.telemetry)
 	}
-	s.loop = loop.New(s.log, s.reg, incidents, observe.NewWorld(s.log, sources...), witnesses, s.door, s.loopConfig, loop.Options{})
+	world := observe.NewWorld(s.log, sources...)
+	witnesses = append(witnesses, failures{world, s.loopConfig.Playbooks.MaxAge})
+	s.loop = loop.New(s.log, s.reg, incidents, world, witnesses, s.door, s.loopConfig, loop.Options{})
 	return nil
 }
 

@@ -8,16 +8,18 @@ import (
 // Facts is a fleet that is being put together by observers, one after the other,
 // on one goroutine. Make it with [NewFacts].
 type Facts struct {
-	Nodes   map[string]Node
-	Pods    map[string]Pod
-	Jobs    map[JobRef]Job
-	Sources map[string]time.Time
-	Alerts  Alerting
+	Nodes map[string]Node
+	Pods  map[string]Pod
+	Jobs  map[JobRef]Job
+	// Failures are ends of pods by the job that owned them, whether or not it is known.
+	Failures map[JobRef][]Failure
+	Sources  map[string]time.Time
+	Alerts   Alerting
 }
 
 // NewFacts returns facts about nothing.
 func NewFacts() *Facts {
-	return &Facts{Nodes: map[string]Node{}, Pods: map[string]Pod{}, Jobs: map[JobRef]Job{}, Sources: map[string]time.Time{}}
+	return &Facts{Nodes: map[string]Node{}, Pods: map[string]Pod{}, Jobs: map[JobRef]Job{}, Failures: map[JobRef][]Failure{}, Sources: map[string]time.Time{}}
 }
 
 // Snapshot freezes the facts at now. What has changed since prev, the snapshot
@@ -40,6 +42,12 @@ func (f *Facts) Snapshot(now time.Time, prev Snapshot) Snapshot {
 			p.BootID = n.BootID
 		}
 		f.Pods[uid] = p
+	}
+	for ref, list := range f.Failures {
+		if j, ok := f.Jobs[ref]; ok {
+			j.Failures = Few(list)
+			f.Jobs[ref] = j
+		}
 	}
 	alerts := f.Alerts
 	alerts.Path.Since = now

@@ -225,6 +225,23 @@ func (s Snapshot) Left(pods []PodRef) []PodRef {
 	return left
 }
 
+// NodesOf returns the nodes of a job's pods, also of those that have ended badly lately,
+// each once, in order of name.
+func (s Snapshot) NodesOf(job JobRef) []string {
+	seen := map[string]bool{}
+	for _, p := range s.Pods {
+		if p.Job == job && p.Node != "" {
+			seen[p.Node] = true
+		}
+	}
+	for _, f := range s.Jobs[job].Failures {
+		if f.Pod.Node != "" {
+			seen[f.Pod.Node] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(seen))
+}
+
 // NodeNames returns the names of all nodes, in order.
 func (s Snapshot) NodeNames() []string { return slices.Sorted(maps.Keys(s.Nodes)) }
 

@@ -49,6 +49,11 @@ type Job struct {
 	Suspended bool
 	Started   time.Time // of this attempt; zero when it does not run
 	Attempt   int       // how often Stoker has started it anew
+	// Failures are how pods of it have ended badly lately, the first first; at most [MaxFailures].
+	Failures []Failure
+	// Ended is when it ended for good, and EndReason why, in the cluster's word.
+	Ended     time.Time
+	EndReason string
 
 	Checkpoint Checkpoint // newest complete one; zero when none is known
 	// CheckpointAsked and CheckpointAnswered are the keys of the newest request and answer.

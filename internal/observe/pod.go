@@ -13,7 +13,7 @@ import (
 // mirrorMark is on a pod that the kubelet runs from a file.
 const mirrorMark = "kubernetes.io/config.mirror"
 
-// Pods observes pods that have not ended.
+// Pods observes pods that have not ended, and how those of jobs have ended.
 type Pods struct {
 	// Owners are the kinds of job that may own pods. A pod of any other owner belongs to
 	// no job that we know.
@@ -25,9 +25,12 @@ func (Pods) Kinds() []schema.GroupVersionKind {
 	return []schema.GroupVersionKind{{Version: "v1", Kind: "Pod"}}
 }
 
-// Observe adds the pods.
+// Observe adds the pods that have not ended, and how those of jobs have ended badly.
 func (o Pods) Observe(objs []unstructured.Unstructured, into *fleet.Facts) {
 	for i := range objs {
+		if job, f, failed := o.Failure(objs[i].Object); failed {
+			into.Failures[job] = append(into.Failures[job], f)
+		}
 		if p, runs := o.Pod(objs[i].Object); runs {
 			into.Pods[p.UID] = p
 		}
@@ -55,32 +58,40 @@ func (o Pods) Pod(obj map[string]any) (fleet.Pod, bool) {
 	}
 	// The kubelet alone owns mirror pods, by a reference to their node.
 	p.Resident = manifest.Annotation(obj, mirrorMark) != ""
-	switch kind := manifest.String(owner, "kind"); kind {
+	switch manifest.String(owner, "kind") {
 	case "DaemonSet", "Node":
 		p.Resident = true
 	default:
-		group, _, slash := strings.Cut(manifest.String(owner, "apiVersion"), "/")
-		if !slash {
-			group = "" // the core group has none
-		}
-		for _, k := range o.Owners {
-			if k.Kind == kind && k.Group == group {
-				p.Job = fleet.JobRef{Kind: k.String(), Namespace: p.Namespace, Name: manifest.String(owner, "name")}
-			}
-		}
+		p.Job = o.job(obj)
 	}
 	return p, true
 }
 
-// Trim keeps what Pod reads.
-func (Pods) Trim(obj map[string]any) map[string]any {
+// job is the job that owns the pod; zero when none that we know does.
+func (o Pods) job(obj map[string]any) fleet.JobRef {
+	owner := manifest.Controller(obj)
+	kind := manifest.String(owner, "kind")
+	group, _, slash := strings.Cut(manifest.String(owner, "apiVersion"), "/")
+	if !slash {
+		group = "" // the core group has none
+	}
+	for _, k := range o.Owners {
+		if k.Kind == kind && k.Group == group {
+			return fleet.JobRef{Kind: k.String(), Namespace: manifest.String(obj, "metadata", "namespace"), Name: manifest.String(owner, "name")}
+		}
+	}
+	return fleet.JobRef{}
+}
+
+// Trim keeps what Pod and Failure read.
+func (o Pods) Trim(obj map[string]any) map[string]any {
 	spec := manifest.PickDemand(manifest.Map(obj, "spec"))
 	if node := manifest.String(obj, "spec", "nodeName"); node != "" {
 		spec["nodeName"] = node
 	}
-	return map[string]any{
-		"metadata": manifest.PickMeta(obj, mirrorMark),
-		"spec":     spec,
-		"status":   manifest.Pick(manifest.Map(obj, "status"), "phase"),
+	status := manifest.Pick(manifest.Map(obj, "status"), "phase")
+	if o.job(obj) != (fleet.JobRef{}) {
+		trimFailure(manifest.Map(obj, "status"), status)
 	}
+	return map[string]any{"metadata": manifest.PickMeta(obj, mirrorMark), "spec": spec, "status": status}
 }

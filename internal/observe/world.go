@@ -87,6 +87,13 @@ func (w *World) Snapshot(ctx context.Context, now time.Time) (fleet.Snapshot, er
 	return w.prev, nil
 }
 
+// Last returns the newest good snapshot; its zero value when there was none.
+func (w *World) Last() fleet.Snapshot {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.prev
+}
+
 func (w *World) tell(ctx context.Context, s Source, err error) {
 	if (err != nil) == w.failing[s.Name] {
 		return
@@ -100,5 +107,5 @@ func (w *World) tell(ctx context.Context, s Source, err error) {
 }
 
 func copyOf(f *fleet.Facts) *fleet.Facts {
-	return &fleet.Facts{Nodes: maps.Clone(f.Nodes), Pods: maps.Clone(f.Pods), Jobs: maps.Clone(f.Jobs), Sources: maps.Clone(f.Sources), Alerts: f.Alerts}
+	return &fleet.Facts{Nodes: maps.Clone(f.Nodes), Pods: maps.Clone(f.Pods), Jobs: maps.Clone(f.Jobs), Failures: maps.Clone(f.Failures), Sources: maps.Clone(f.Sources), Alerts: f.Alerts}
 }

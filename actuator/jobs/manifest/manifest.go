@@ -116,6 +116,16 @@ func ConditionOf(obj map[string]any, kind string) fleet.Condition {
 	return fleet.Condition{}
 }
 
+// ReasonOf returns the reason of the object's condition of that type, in one word.
+func ReasonOf(obj map[string]any, kind string) string {
+	for _, c := range List(obj, "status", "conditions") {
+		if String(c, "type") == kind {
+			return String(c, "reason")
+		}
+	}
+	return ""
+}
+
 // OptOut returns why a person keeps Stoker away from the object: the value of its mark,
 // which may be an annotation or a label. The value "false" is no opt-out.
 func OptOut(obj map[string]any) string {
