@@ -3,8 +3,9 @@
 // the same bytes in its own process. The package only carries them, it evaluates
 // nothing.
 //
-// xid.rules.yaml is written by go generate from the XID catalogue; the others are
-// written by hand. The promtool tests of each file stand beside it.
+// recording.rules.yaml gives what the others read names that hide how the exporter
+// spells its labels. xid.rules.yaml is written by go generate from the XID catalogue; the
+// others are written by hand. The promtool tests of each file stand beside it.
 package alerts
 
 import (
@@ -30,6 +31,9 @@ type Group struct {
 func Groups() []Group {
 	return []Group{
 		{"fleet.rules.yaml", "stoker-fleet"},
+		{"gpu.rules.yaml", "stoker-gpu"},
+		{"recording.rules.yaml", "stoker-recording"},
+		{"training.rules.yaml", "stoker-training"},
 		{"xid.rules.yaml", "stoker-xid"},
 	}
 }
