@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -94,6 +95,7 @@ type service struct {
 	alerting  *alertmanager.Source
 	asking    *http.Client // for Alertmanager
 	listener  net.Listener
+	mode      atomic.Pointer[actuator.Mode] // in force; nil before the first change
 }
 
 func (s *service) dryRun() bool { return s.cfg.Mode == actuator.ModeDryRun }
@@ -205,7 +207,7 @@ func (s *service) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		o := server.Options{
-			TokenFile: s.cfg.Server.TokenFile, Mode: string(s.cfg.Mode), Leading: leads, Ready: s.ready,
+			TokenFile: s.cfg.Server.TokenFile, State: s.state, Leading: leads, Ready: s.ready,
 			Identity: s.opts.Identity, Proved: s.alerting.Proved,
 		}
 		if s.election != nil {
@@ -329,6 +331,7 @@ func (s *service) reload(ctx context.Context) error {
 		}
 		s.door.gates(actuator.Gates(cfg.Mode, cfg.Gates))
 		s.loop.Configure(lcfg)
+		s.mode.Store(&cfg.Mode)
 		s.log.Info("configuration taken", "mode", string(cfg.Mode), "playbooks", len(lcfg.Playbooks.List))
 	}
 }

@@ -235,9 +235,14 @@ func (d *demo) serve(ctx context.Context, s *sim.Simulation, o DemoOptions) (sto
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)
-	h := server.Handler(slog.New(slog.DiscardHandler), d.registry, d.loop, s.Now, server.Options{ReadOnly: true, Mode: string(actuator.ModeAuto)})
+	h := server.Handler(slog.New(slog.DiscardHandler), d.registry, d.loop, s.Now, server.Options{ReadOnly: true, State: demoState})
 	go func() { done <- server.Serve(ctx, l, h) }()
 	return func() error { cancel(); return <-done }, nil
+}
+
+// demoState is what pages show of the demo: it acts by itself and leads itself.
+func demoState(time.Time) server.State {
+	return server.State{Mode: string(actuator.ModeAuto), Identity: "demo", Leader: "demo", Leading: true}
 }
 
 // A printer writes one plain line per event, with the time since the start.

@@ -3,7 +3,7 @@
 //
 // It decides nothing and keeps no state of its own. What it changes it changes through
 // the loop, and it says 200 only when the loop has made it durable. Everything under
-// /api and /webhook wants a bearer token; /metrics, /healthz and /readyz do not.
+// /api and /webhook and the whole console want a token; /metrics, /healthz and /readyz do not.
 package server
 
 import (
@@ -58,17 +58,19 @@ type Options struct {
 	Proved func(now time.Time)
 	// Ready says why the service cannot do its work; nil when it can. Nil: always ready.
 	Ready func() error
-	// Mode is shown with every explanation.
-	Mode string
+	// State says what pages and explanations show of the service itself. Nil: nothing is known of it.
+	State func(now time.Time) State
 }
 
-// Handler returns the routes.
+// Handler returns the routes. What it returns has a method Stop, which ends streams and
+// which [Serve] calls.
 func Handler(log *slog.Logger, reg *prometheus.Registry, w Walker, clock func() time.Time, o Options) http.Handler {
 	s := &server{log: log, loop: w, now: clock, opts: o, metrics: newMetrics(reg)}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), Timeout: 10 * time.Second}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", s.ready)
+	mux.Handle("GET /api/v1/status", s.authenticated(s.status))
 	mux.Handle("GET /api/v1/incidents", s.authenticated(s.incidents))
 	mux.Handle("GET /api/v1/incidents/{name}", s.authenticated(s.incident))
 	mux.Handle("GET /api/v1/journal", s.authenticated(s.journal))
@@ -78,7 +80,7 @@ func Handler(log *slog.Logger, reg *prometheus.Registry, w Walker, clock func() 
 		mux.Handle("POST /webhook/alertmanager", s.authenticated(to.lead(s.webhook)))
 		mux.Handle("POST /api/v2/alerts", s.speaks(to.lead(s.alerts)))
 	}
-	return mux
+	return &site{Handler: mux, console: newConsole(s, mux)}
 }
 
 type server struct {
@@ -89,9 +91,10 @@ type server struct {
 	metrics *metrics
 }
 
-// authenticated lets through who bears the token.
+// authenticated lets through who bears the token, or, to read, has it as a password.
 func (s *server) authenticated(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		secure(w.Header())
 		if s.opts.TokenFile == "" {
 			next(w, r)
 			return
@@ -103,11 +106,10 @@ func (s *server) authenticated(next http.HandlerFunc) http.Handler {
 			http.Error(w, "the service cannot read its own token", http.StatusServiceUnavailable)
 			return
 		}
-		got, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		got, ok := credential(r)
 		a, b := sha256.Sum256([]byte(got)), sha256.Sum256(want)
 		if !ok || subtle.ConstantTimeCompare(a[:], b[:]) != 1 {
-			w.Header().Set("WWW-Authenticate", `Bearer realm="stoker"`)
-			http.Error(w, "a bearer token is needed and this is not it", http.StatusUnauthorized)
+			challenge(w, r)
 			return
 		}
 		next(w, r)
@@ -149,7 +151,8 @@ func (s *server) incident(w http.ResponseWriter, r *http.Request) {
 func (s *server) journal(w http.ResponseWriter, _ *http.Request) { reply(w, s.loop.Journal()) }
 
 func (s *server) explain(w http.ResponseWriter, r *http.Request) {
-	text, err := Explain(s.now(), s.loop.Fleet(), s.loop.Incidents(), r.PathValue("kind"), r.PathValue("name"), s.opts.Mode)
+	now := s.now()
+	text, err := Explain(now, s.loop.Fleet(), s.loop.Incidents(), r.PathValue("kind"), r.PathValue("name"), s.state(now).Mode)
 	switch {
 	case errors.Is(err, ErrNotFound):
 		http.Error(w, err.Error(), http.StatusNotFound)
@@ -199,6 +202,9 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	srv := &http.Server{
 		Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 60 * time.Second, WriteTimeout: 90 * time.Second,
 		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+	}
+	if s, ok := h.(interface{ Stop() }); ok {
+		srv.RegisterOnShutdown(s.Stop)
 	}
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(l) }()
