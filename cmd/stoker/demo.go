@@ -32,7 +32,7 @@ One line per event; ends by itself with a report.`,
 			if o.For <= 0 {
 				return exitError{2, fmt.Errorf("for %s is not above 0", o.For)}
 			}
-			o.Listening = func(a net.Addr) { fmt.Fprintf(cmd.ErrOrStderr(), "API and metrics at http://%s\n", a) }
+			o.Listening = func(a net.Addr) { fmt.Fprintf(cmd.ErrOrStderr(), "console, API and metrics at http://%s\n", a) }
 			return app.Demo(cmd.Context(), cmd.OutOrStdout(), o)
 		},
 	}
