@@ -35,6 +35,7 @@ type Cluster interface {
 	Nodes
 	Pods
 	Jobs
+	Volumes
 	Repairs
 }
 
@@ -65,6 +66,21 @@ type Jobs interface {
 	StopJob(ctx context.Context, j fleet.Job, key string) (fleet.Job, error)
 	// StartJob lets a stopped job run again.
 	StartJob(ctx context.Context, j fleet.Job, key string, with Restart) (fleet.Job, error)
+	// SetRecipe gives the pods of a stopped job, when they run again, these values to read.
+	// Values of an earlier recipe that env does not name stay.
+	SetRecipe(ctx context.Context, j fleet.Job, key string, env map[string]string) (fleet.Job, error)
+}
+
+// Volumes reads what jobs mount.
+type Volumes interface {
+	// ClaimsOf reads the volume claims that the job's pods mount by name.
+	ClaimsOf(ctx context.Context, j fleet.Job) ([]Claim, error)
+}
+
+// A Claim is one volume claim of a job.
+type Claim struct {
+	Name  string
+	Lacks string // what keeps pods from mounting it, such as "is Pending"; empty: nothing is known to
 }
 
 // A Restart says how a stopped job goes on.

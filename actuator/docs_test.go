@@ -2,6 +2,7 @@ package actuator_test
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -119,12 +120,13 @@ func table(t *testing.T, s actuator.Spec) string {
 		return b.String()
 	}
 	p := s.Params()
-	raw, err := actuator.Actions.Params(i.Name, "", "", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
 	defaults := map[string]any{}
-	if err := json.Unmarshal(raw, &defaults); err != nil {
+	raw, err := actuator.Actions.Params(i.Name, "", "", nil)
+	if missing, ok := errors.AsType[config.Errors](err); ok {
+		for _, e := range missing { // what has no default has to be given
+			defaults[e.Path] = "–"
+		}
+	} else if err := json.Unmarshal(raw, &defaults); err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range reflect.VisibleFields(reflect.TypeOf(p).Elem()) {
@@ -146,6 +148,8 @@ func kind(t *testing.T, typ reflect.Type) string {
 		return "number or share"
 	case typ.Kind() == reflect.String:
 		return "word"
+	case typ == reflect.TypeFor[[]string]():
+		return "words"
 	case typ.Kind() == reflect.Int:
 		return "number"
 	}

@@ -29,6 +29,9 @@ func TestParametersAreReadStrictly(t *testing.T) {
 		"no time to verify is the default":          {"verify", "{}", `{"for":"5m","boot":"new"}`},
 		"a time without a unit":                     {"verify", "{for: 5}", "p.yaml:1:7: steps[0].verify.for: 5 needs a unit, such as 5m"},
 		"a time that is too long, and another boot": {"verify", "{for: 48h, boot: old}", "p.yaml:1:7: steps[0].verify.for: 48h is not between 0 and 24h\np.yaml:1:18: steps[0].verify.boot: unknown boot \"old\"; known: new, any"},
+		"a recipe and what it may set":              {"recipe", "{name: oom, allow: [BATCH_SIZE]}", `{"name":"oom","allow":["BATCH_SIZE"]}`},
+		"a recipe that nobody has bounded":          {"recipe", "{}", "p.yaml:1:1: steps[0].recipe.allow: is missing: a recipe could set nothing\np.yaml:1:1: steps[0].recipe.name: \"\" is not the name of a recipe, such as oom"},
+		"names that no recipe may set":              {"recipe", "{name: oom, allow: [LD_PRELOAD, _X, PYTHONPATH]}", "p.yaml:1:21: steps[0].recipe.allow[0]: LD_PRELOAD decides what a program runs; no recipe may set it\np.yaml:1:33: steps[0].recipe.allow[1]: \"_X\" is not a name that can be set: letters, digits and _, a letter first\np.yaml:1:37: steps[0].recipe.allow[2]: PYTHONPATH decides what a program runs; no recipe may set it"},
 		"an action that is not there":               {"drian", "{}", `p.yaml: steps[0].drian: unknown action "drian"; did you mean "drain"?`},
 	} {
 		t.Run(name, func(t *testing.T) {

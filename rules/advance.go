@@ -133,6 +133,9 @@ func (w *walk) climb() []remedy.Order {
 			return nil
 		}
 		step := w.in.Ladder[w.in.Rung]
+		if step.Role == remedy.RoleStop && w.startedAnew() {
+			return nil
+		}
 		if v := w.in.Ended(remedy.RoleVerify); v != nil && step.Role == remedy.RoleRelease {
 			if back := w.cameBack(v.Reserved); back != "" {
 				w.fail(back)

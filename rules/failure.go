@@ -130,7 +130,7 @@ func byTelemetry(f fleet.Failure, n fleet.Node) (remedy.FailReason, string) {
 	if f.GPUs == 0 || f.GPUs < n.Capacity.GPUs {
 		return "", ""
 	}
-	reason, app, text := remedy.FailReason(""), "", ""
+	reason, app := remedy.FailReason(""), ""
 	for _, g := range n.GPUs {
 		switch {
 		case g.Up == fleet.False:
@@ -140,7 +140,7 @@ func byTelemetry(f fleet.Failure, n fleet.Node) (remedy.FailReason, string) {
 		}
 		row, _ := xid.Lookup(g.XID)
 		class := remedy.Class(row.Class)
-		text = fmt.Sprintf("XID %d on GPU %d", g.XID, g.Index)
+		text := fmt.Sprintf("XID %d on GPU %d", g.XID, g.Index)
 		switch {
 		case class == remedy.ClassGPUApp:
 			reason, app = remedy.FailUser, text
@@ -282,10 +282,18 @@ func failed(now time.Time, f fleet.Snapshot, j fleet.Job, gang []fleet.Failure) 
 	return evidence(now, j, verdict, first)
 }
 
+// recipeOOM is the job's recipe for the day when it is out of memory.
+const recipeOOM = "oom"
+
+// evidence is what a verdict on a job makes. Its labels are what playbooks match:
+// reason, and recipe where the job itself says what would help.
 func evidence(now time.Time, j fleet.Job, v Verdict, p *fleet.Failure) remedy.Evidence {
 	labels := map[string]string{
 		"alertname": "TrainingJobFailed", "namespace": j.Ref.Namespace, "job_name": j.Ref.Name, "job_kind": j.Ref.Kind,
 		"reason": string(v.Reason), "read_from": v.From,
+	}
+	if _, ok := j.Recipes[recipeOOM]; ok && (v.Reason == remedy.FailMemory || v.Reason == remedy.FailGPUMemory) {
+		labels["recipe"] = recipeOOM
 	}
 	what := j.Ref.String() + " has failed"
 	if p != nil {

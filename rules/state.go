@@ -34,11 +34,24 @@ func (w *walk) begin() bool {
 	case j.Phase == fleet.JobFailed:
 		w.resolve(fmt.Sprintf("%s has failed for good: the API lets no job run again that has ended; create it anew to go on from %s", j.Ref, saved(j.Checkpoint)))
 		return false
-	case j.Started.After(w.newest()):
-		w.resolve(j.Ref.String() + " has been started anew since; nothing was done")
+	case w.startedAnew():
 		return false
 	}
 	return w.mayRestart(j)
+}
+
+// startedAnew ends an incident about a job that somebody else has started anew since it
+// failed, be it for the sake of a node.
+func (w *walk) startedAnew() bool {
+	if w.in.Subject.Kind != remedy.SubjectJob || reserved(w.in, remedy.RoleStop) != nil {
+		return false
+	}
+	j, there := w.subject()
+	if !there || !j.Started.After(w.newest()) {
+		return false
+	}
+	w.resolve(j.Ref.String() + " has been started anew since; it was not stopped")
+	return true
 }
 
 // saved says for people which checkpoint there is.

@@ -253,7 +253,7 @@ func TestAnIncidentAboutAJobEnds(t *testing.T) {
 	}{
 		"untouched when the job was started anew since": {
 			func(p *patient) { p.job(llm, func(j *fleet.Job) { j.Started = t0.Add(time.Second) }) },
-			[]string{"resolved: train/llm has been started anew since; nothing was done"},
+			[]string{"resolved: train/llm has been started anew since; it was not stopped"},
 		},
 		"untouched when the job has failed for good": {
 			func(p *patient) { p.job(llm, func(j *fleet.Job) { j.Phase = fleet.JobFailed }) },

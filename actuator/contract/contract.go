@@ -45,6 +45,8 @@ type Backend interface {
 	Suspend(t *testing.T, job fleet.JobRef, suspend bool)
 	// Save is the training code: a complete checkpoint, and the answer to the request.
 	Save(t *testing.T, job fleet.JobRef, key string, c fleet.Checkpoint)
+	// Recipe writes a recipe on the job, as its owner would, and nothing else.
+	Recipe(t *testing.T, job fleet.JobRef, name, text string)
 	// Boot gives the node a new boot, as the repair of it would.
 	Boot(t *testing.T, node string)
 	// FailRepair makes the named repair fail, with a note.

@@ -28,6 +28,7 @@ type Memory struct {
 	jobs    map[fleet.JobRef]fleet.Job
 	repairs map[string]actuator.Repair
 	refused map[string]bool // uids under a budget that lets none go
+	claims  map[fleet.JobRef][]actuator.Claim
 	stuck   map[string]bool // nodes whose pods do not go though asked
 }
 
@@ -36,6 +37,7 @@ func NewMemory(n int) *Memory {
 	m := &Memory{
 		now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), nodes: map[string]fleet.Node{}, pods: map[string]fleet.Pod{},
 		jobs: map[fleet.JobRef]fleet.Job{}, repairs: map[string]actuator.Repair{}, refused: map[string]bool{}, stuck: map[string]bool{},
+		claims: map[fleet.JobRef][]actuator.Claim{},
 	}
 	for i := range n {
 		name := fmt.Sprintf("gpu-a-%02d", i+1)
@@ -352,6 +354,43 @@ func (m *Memory) StartJob(_ context.Context, j fleet.Job, key string, with actua
 		j.Suspended, j.StartedBy, j.Resume, j.Avoid = false, key, with.Resume, with.Avoid
 		j.Attempt++
 	})
+}
+
+// SetRecipe gives the job's pods values to read.
+func (m *Memory) SetRecipe(_ context.Context, j fleet.Job, key string, env map[string]string) (fleet.Job, error) {
+	return m.write(j, func(j *fleet.Job) {
+		all := maps.Clone(j.Env)
+		if all == nil {
+			all = map[string]string{}
+		}
+		maps.Copy(all, env)
+		j.Env, j.RecipeBy = all, key
+	})
+}
+
+// Recipe writes a recipe on the job, as its owner would.
+func (m *Memory) Recipe(_ *testing.T, ref fleet.JobRef, name, text string) {
+	m.ChangeJob(ref, func(j *fleet.Job) {
+		j.Recipes = maps.Clone(j.Recipes)
+		if j.Recipes == nil {
+			j.Recipes = map[string]string{}
+		}
+		j.Recipes[name] = text
+	})
+}
+
+// Claim makes the job mount a volume claim that lacks something, or nothing.
+func (m *Memory) Claim(ref fleet.JobRef, name, lacks string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.claims[ref] = append(slices.DeleteFunc(m.claims[ref], func(c actuator.Claim) bool { return c.Name == name }), actuator.Claim{Name: name, Lacks: lacks})
+}
+
+// ClaimsOf reads the volume claims of a job.
+func (m *Memory) ClaimsOf(_ context.Context, j fleet.Job) ([]actuator.Claim, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.claims[j.Ref]), nil
 }
 
 // Repair reads a repair.

@@ -55,6 +55,11 @@ func (w *watched) StartJob(ctx context.Context, j fleet.Job, key string, with ac
 	return m, w.wrote(err)
 }
 
+func (w *watched) SetRecipe(ctx context.Context, j fleet.Job, key string, env map[string]string) (fleet.Job, error) {
+	m, err := w.Cluster.SetRecipe(ctx, j, key, env)
+	return m, w.wrote(err)
+}
+
 func (w *watched) CreateRepair(ctx context.Context, r actuator.Repair) (actuator.Repair, error) {
 	m, err := w.Cluster.CreateRepair(ctx, r)
 	return m, w.wrote(err)

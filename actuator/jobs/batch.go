@@ -3,6 +3,7 @@ package jobs
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -81,6 +82,9 @@ func (batch) Job(obj map[string]any, seen time.Time) fleet.Job {
 		StartedBy:          manifest.Annotation(obj, remedy.MarkStartedBy),
 		Resume:             manifest.Annotation(template, remedy.MarkResumeFrom),
 		Avoid:              avoided(manifest.Map(template, "spec")),
+		Recipes:            manifest.Prefixed(obj, remedy.MarkRecipe),
+		Env:                manifest.Prefixed(template, remedy.MarkEnv),
+		RecipeBy:           manifest.Annotation(obj, remedy.MarkRecipeBy),
 		OptOut:             manifest.OptOut(obj),
 		Seen:               seen,
 	}
@@ -154,7 +158,7 @@ func (batch) Trim(obj map[string]any) map[string]any {
 		podSpec["affinity"] = manifest.Pick(a, "nodeAffinity")
 	}
 	spec := manifest.Pick(manifest.Map(obj, "spec"), "suspend", "parallelism", "completions", "managedBy", "selector")
-	spec["template"] = map[string]any{"metadata": manifest.PickMeta(template, "stoker.dev/"), "spec": podSpec}
+	spec["template"] = map[string]any{"metadata": manifest.PickMeta(template, "stoker.dev/", remedy.MarkEnv), "spec": podSpec}
 	status := manifest.Pick(manifest.Map(obj, "status"), "active", "ready", "succeeded", "failed", "startTime")
 	var conditions []any
 	for _, c := range manifest.List(obj, "status", "conditions") {
@@ -208,11 +212,8 @@ func (b batch) Start(obj map[string]any, key string, with actuator.Restart) (Cha
 	if !manifest.Bool(obj, "spec", "suspend") {
 		return Change{}, failure(remedy.Yielded, "job %s is not suspended any more", ref(obj))
 	}
-	active, _ := manifest.Int(obj, "status", "active")
-	_, ran := manifest.Map(obj, "status")["startTime"]
-	if active > 0 || ran && manifest.ConditionOf(obj, "Suspended").Status != fleet.True {
-		// Resumed now, the controller might never see that it was to stop.
-		return Change{}, failure(remedy.Conflict, "job %s is not suspended yet: %d pods are active", ref(obj), active)
+	if err := b.settled(obj); err != nil {
+		return Change{}, err
 	}
 	marks := map[string]string{remedy.MarkStartedBy: key, remedy.MarkAttempt: strconv.Itoa(attempt(obj) + 1)}
 	plain := mark(marks)
@@ -234,6 +235,49 @@ func (b batch) Start(obj map[string]any, key string, with actuator.Restart) (Cha
 		Patch: plain,
 		Note:  "the API does not let the template of a job that ran be changed (Kubernetes before 1.36): it was started without " + remedy.MarkResumeFrom + " and without avoiding nodes",
 	}}, nil
+}
+
+// settled refuses a job that was told to stop and has not yet: resumed now, its
+// controller might never see that it was to stop.
+func (batch) settled(obj map[string]any) error {
+	active, _ := manifest.Int(obj, "status", "active")
+	_, ran := manifest.Map(obj, "status")["startTime"]
+	if active > 0 || ran && manifest.ConditionOf(obj, "Suspended").Status != fleet.True {
+		return failure(remedy.Conflict, "job %s is not suspended yet: %d pods are active", ref(obj), active)
+	}
+	return nil
+}
+
+// Recipe writes annotations of the pod template, since containers of a Job can't be
+// changed at all. Before Kubernetes 1.36 the API refuses those too once the job ran.
+func (b batch) Recipe(obj map[string]any, key string, env map[string]string) (Change, error) {
+	if err := b.ours(obj); err != nil {
+		return Change{}, err
+	}
+	if !manifest.Bool(obj, "spec", "suspend") {
+		return Change{}, failure(remedy.Yielded, "job %s is not suspended any more", ref(obj))
+	}
+	if err := b.settled(obj); err != nil {
+		return Change{}, err
+	}
+	values := map[string]string{}
+	for name, value := range env {
+		values[remedy.MarkEnv+name] = value
+	}
+	patch := mark(map[string]string{remedy.MarkRecipeBy: key})
+	patch["spec"] = map[string]any{"template": mark(values)}
+	return Change{Patch: patch}, nil
+}
+
+func (batch) Claims(obj map[string]any) []string {
+	var out []string
+	for _, v := range manifest.List(obj, "spec", "template", "spec", "volumes") {
+		if name := manifest.String(v, "persistentVolumeClaim", "claimName"); name != "" && !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 func ref(obj map[string]any) string {

@@ -223,6 +223,54 @@ metadata: {annotations: {stoker.dev/started-by: k, stoker.dev/attempt: "2", stok
 spec: {suspend: false, template: {metadata: {annotations: {stoker.dev/resume-from: null}}}}`)
 }
 
+func TestBatchRecipe(t *testing.T) {
+	c, err := batch{}.Recipe(stopped(t), "job-failed-a/2/recipe", map[string]string{"BATCH_SIZE": "8"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantPatch(t, c.Patch, `
+metadata: {annotations: {stoker.dev/recipe-by: job-failed-a/2/recipe}}
+spec: {template: {metadata: {annotations: {env.stoker.dev/BATCH_SIZE: "8"}}}}`)
+	if c.Else != nil {
+		t.Error("a recipe that the API refuses has a second way")
+	}
+
+	obj := with(t, object(t, running), "BATCH_SIZE=8", "metadata", "annotations", "stoker.dev/on-oom")
+	obj = with(t, obj, "8", "spec", "template", "metadata", "annotations", "env.stoker.dev/BATCH_SIZE")
+	obj = with(t, obj, "k", "metadata", "annotations", "stoker.dev/recipe-by")
+	for what, o := range map[string]map[string]any{"whole": obj, "trimmed": batch{}.Trim(obj)} {
+		j := batch{}.Job(o, seen)
+		if j.Recipes["oom"] != "BATCH_SIZE=8" || j.Env["BATCH_SIZE"] != "8" || j.RecipeBy != "k" {
+			t.Errorf("%s: recipes %v, environment %v by %q", what, j.Recipes, j.Env, j.RecipeBy)
+		}
+	}
+
+	_, err = batch{}.Recipe(object(t, running), "k", nil)
+	wantEnding(t, err, remedy.Yielded, "is not suspended any more")
+	late := with(t, stopped(t), int64(3), "status", "active")
+	_, err = batch{}.Recipe(late, "k", nil)
+	wantEnding(t, err, remedy.Conflict, "3 pods are active")
+	queued := with(t, stopped(t), map[string]any{"kueue.x-k8s.io/queue-name": "a"}, "metadata", "labels")
+	_, err = batch{}.Recipe(queued, "k", nil)
+	wantEnding(t, err, remedy.Rejected, "in queue a")
+}
+
+func TestBatchClaims(t *testing.T) {
+	obj := with(t, object(t, running), []any{
+		map[string]any{"name": "b", "persistentVolumeClaim": map[string]any{"claimName": "data"}},
+		map[string]any{"name": "a", "persistentVolumeClaim": map[string]any{"claimName": "ckpt"}},
+		map[string]any{"name": "c", "persistentVolumeClaim": map[string]any{"claimName": "ckpt", "readOnly": true}},
+		map[string]any{"name": "d", "emptyDir": map[string]any{}},
+		"odd",
+	}, "spec", "template", "spec", "volumes")
+	if d := cmp.Diff((batch{}).Claims(obj), []string{"ckpt", "data"}); d != "" {
+		t.Errorf("claims (-got +want):\n%s", d)
+	}
+	if got := (batch{}).Claims(object(t, running)); len(got) > 0 {
+		t.Errorf("claims %v of a job that mounts none", got)
+	}
+}
+
 func TestBatchRefuses(t *testing.T) {
 	run := object(t, running)
 	for name, tc := range map[string]struct {

@@ -51,6 +51,10 @@ type Adapter interface {
 	Stop(obj map[string]any, key string) (Change, error)
 	// Start lets a stopped job run again.
 	Start(obj map[string]any, key string, with actuator.Restart) (Change, error)
+	// Recipe gives the pods of a stopped job values to read when they run again.
+	Recipe(obj map[string]any, key string, env map[string]string) (Change, error)
+	// Claims returns the names of the volume claims that the job's pods mount.
+	Claims(obj map[string]any) []string
 }
 
 // A Change is one write to the job's object.

@@ -72,7 +72,8 @@ func TestEveryAdapter(t *testing.T) {
 				t.Error("an object that selects no pods has a selector")
 			}
 			for name, act := range map[string]func() (Change, error){
-				"start": func() (Change, error) { return a.Start(empty, "k", actuator.Restart{}) },
+				"start":  func() (Change, error) { return a.Start(empty, "k", actuator.Restart{}) },
+				"recipe": func() (Change, error) { return a.Recipe(empty, "k", map[string]string{"A": "1"}) },
 			} {
 				_, err := act()
 				if _, ok := errors.AsType[*remedy.Failure](err); !ok {

@@ -34,6 +34,10 @@ func TestTheShippedConfigurationIsRightAndSafe(t *testing.T) {
 		"gpu-lost":    "cordon checkpoint stop start drain reboot verify release",
 		"gpu-hot":     "cordon checkpoint stop start verify release",
 		"job-stalled": "stop start watch",
+
+		"job-out-of-memory": "stop recipe start watch",
+		"job-network":       "inspect stop start watch",
+		"job-storage":       "stop claims start watch",
 	}
 	if d := cmp.Diff(books, want); d != "" {
 		t.Errorf("playbooks and their steps (-got +want):\n%s", d)

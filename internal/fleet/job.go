@@ -66,8 +66,15 @@ type Job struct {
 	// Resume is what the next start resumes from, as the pods see it.
 	Resume string
 	Avoid  []string // nodes that its pods may not land on
-	OptOut string   // why a person keeps Stoker away; empty: nobody does
-	Seen   time.Time
+	// Recipes are what the job's owner would have changed of its environment, by what has
+	// happened, such as oom: NAME=VALUE, comma separated.
+	Recipes map[string]string
+	// Env is what recipes have given its pods to read, and RecipeBy the key of the order
+	// that was the last to.
+	Env      map[string]string
+	RecipeBy string
+	OptOut   string // why a person keeps Stoker away; empty: nobody does
+	Seen     time.Time
 }
 
 // GPUs is what the whole gang holds when it runs.

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,15 +19,17 @@ import (
 
 	"stoker.dev/stoker/actuator"
 	"stoker.dev/stoker/actuator/jobs"
+	"stoker.dev/stoker/actuator/jobs/manifest"
 	"stoker.dev/stoker/internal/fleet"
 	"stoker.dev/stoker/internal/observe"
 	"stoker.dev/stoker/internal/remedy"
 )
 
 var (
-	nodeResource = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
-	podResource  = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
-	jobResource  = schema.GroupVersionResource{Group: "batch", Version: "v1", Resource: "jobs"}
+	nodeResource  = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
+	podResource   = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+	claimResource = schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumeclaims"}
+	jobResource   = schema.GroupVersionResource{Group: "batch", Version: "v1", Resource: "jobs"}
 )
 
 // Cluster reads and changes a real cluster on behalf of actions. Reads are live;
@@ -239,6 +242,43 @@ func (c *Cluster) StopJob(ctx context.Context, j fleet.Job, key string) (fleet.J
 func (c *Cluster) StartJob(ctx context.Context, j fleet.Job, key string, with actuator.Restart) (fleet.Job, error) {
 	return c.change(ctx, j, func(f framework, obj map[string]any) (jobs.Change, error) { return f.Start(obj, key, with) })
 }
+
+// SetRecipe gives the pods of a stopped job, when they run again, these values to read.
+func (c *Cluster) SetRecipe(ctx context.Context, j fleet.Job, key string, env map[string]string) (fleet.Job, error) {
+	return c.change(ctx, j, func(f framework, obj map[string]any) (jobs.Change, error) { return f.Recipe(obj, key, env) })
+}
+
+// ClaimsOf reads the volume claims that the job's pods mount. One that is not there
+// lacks just that.
+func (c *Cluster) ClaimsOf(ctx context.Context, j fleet.Job) ([]actuator.Claim, error) {
+	f, obj, err := c.read(ctx, j.Ref)
+	if err != nil {
+		return nil, err
+	}
+	names := f.Claims(obj.Object)
+	if len(names) > maxClaims {
+		return nil, failure(remedy.Rejected, "job %s mounts %d volume claims, and %d is the limit", j.Ref, len(names), maxClaims)
+	}
+	out := make([]actuator.Claim, len(names))
+	for i, name := range names {
+		out[i].Name = name
+		claim, err := c.client.Get(ctx, claimResource, j.Ref.Namespace, name)
+		switch {
+		case err != nil && endingOf(err) == remedy.Gone:
+			out[i].Lacks = "is not there"
+		case err != nil:
+			return nil, err
+		case claim.GetDeletionTimestamp() != nil:
+			out[i].Lacks = "is being deleted"
+		case manifest.String(claim.Object, "status", "phase") != "Bound":
+			out[i].Lacks = "is " + cmp.Or(manifest.String(claim.Object, "status", "phase"), "in no phase")
+		}
+	}
+	return out, nil
+}
+
+// maxClaims bounds how many claims of one job are read.
+const maxClaims = 64
 
 // change reads the job again, since an adapter needs all of it, has the adapter say
 // what to write, and writes it if the job is still j.

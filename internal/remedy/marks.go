@@ -29,6 +29,15 @@ const (
 	// reads it through an env with a fieldRef, or finds its own newest checkpoint.
 	MarkResumeFrom = "stoker.dev/resume-from"
 
+	// MarkRecipe on a job, with the name of what has happened behind it, such as
+	// stoker.dev/on-oom: what its owner would have changed, NAME=VALUE, comma separated.
+	MarkRecipe = "stoker.dev/on-"
+	// MarkRecipeBy on a job is the key of our newest order that changed its environment.
+	MarkRecipeBy = "stoker.dev/recipe-by"
+	// MarkEnv on the pod template, with the variable's name behind it: a value of a recipe.
+	// Pods read it through an env with a fieldRef.
+	MarkEnv = "env.stoker.dev/"
+
 	// MarkAction and MarkKey on a repair's Job: which action it is and of which order.
 	MarkAction = "stoker.dev/action"
 	MarkKey    = "stoker.dev/key"

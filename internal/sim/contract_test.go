@@ -119,6 +119,14 @@ func (b *backend) Save(_ *testing.T, ref fleet.JobRef, key string, c fleet.Check
 	b.write(&j.version)
 }
 
+func (b *backend) Recipe(_ *testing.T, ref fleet.JobRef, name, text string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	j := b.byRef[ref]
+	j.recipes = map[string]string{name: text}
+	b.write(&j.version)
+}
+
 func (b *backend) Boot(_ *testing.T, node string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

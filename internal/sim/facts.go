@@ -97,7 +97,7 @@ func (s *Simulation) jobFact(j *job) fleet.Job {
 		Ref: j.ref, UID: j.uid, Version: j.version, Queue: j.spec.Queue, Team: j.ref.Namespace,
 		Workers: j.spec.Workers, Each: resources(j.spec.GPUs), Phase: j.phase(), Suspended: j.suspended, Attempt: j.attempt,
 		CheckpointAsked: j.asked, CheckpointAnswered: j.answered, StoppedBy: j.stoppedBy, StartedBy: j.startedBy,
-		Resume: j.resume, Avoid: slices.Clone(j.avoid), OptOut: j.optOut, Seen: s.time(s.now),
+		Resume: j.resume, Avoid: slices.Clone(j.avoid), Recipes: j.recipes, Env: j.env, RecipeBy: j.recipeBy, OptOut: j.optOut, Seen: s.time(s.now),
 	}
 	if f.Phase == fleet.JobRunning && j.state != stopped {
 		f.Started = s.time(j.started)

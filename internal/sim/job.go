@@ -79,6 +79,8 @@ type job struct {
 	startedBy          string
 	resume             string
 	avoid              []string
+	recipes, env       map[string]string // see fleet.Job
+	recipeBy           string
 	attempt            int
 	literal            bool // the next start takes resume at its word
 	crashes            int

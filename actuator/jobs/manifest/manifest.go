@@ -88,6 +88,24 @@ func Annotation(obj map[string]any, name string) string {
 	return String(obj, "metadata", "annotations", name)
 }
 
+// Prefixed returns the annotations whose name begins with the prefix, by what follows it;
+// nil where there are none.
+func Prefixed(obj map[string]any, prefix string) map[string]string {
+	var out map[string]string
+	for name, v := range Map(obj, "metadata", "annotations") {
+		rest, ok := strings.CutPrefix(name, prefix)
+		s, text := v.(string)
+		if !ok || !text || rest == "" {
+			continue
+		}
+		if out == nil {
+			out = map[string]string{}
+		}
+		out[rest] = s
+	}
+	return out
+}
+
 // Version returns the object's resource version, zero where it is no number.
 func Version(obj map[string]any) fleet.Version {
 	v, err := strconv.ParseUint(String(obj, "metadata", "resourceVersion"), 10, 64)

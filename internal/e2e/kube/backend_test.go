@@ -262,6 +262,11 @@ func (b *backend) Save(t *testing.T, job fleet.JobRef, key string, c fleet.Check
 	b.patchJob(t, job, map[string]any{"metadata": map[string]any{"annotations": marks}})
 }
 
+func (b *backend) Recipe(t *testing.T, job fleet.JobRef, name, text string) {
+	t.Helper()
+	b.patchJob(t, job, map[string]any{"metadata": map[string]any{"annotations": map[string]any{remedy.MarkRecipe + name: text}}})
+}
+
 func (b *backend) patchJob(t *testing.T, job fleet.JobRef, patch map[string]any) {
 	t.Helper()
 	data, err := json.Marshal(patch)
