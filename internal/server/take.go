@@ -18,6 +18,10 @@ import (
 // Who gets no answer sends it again.
 const ingestWithin = 10 * time.Second
 
+// answeredBy is the header that names the replica which has taken a request in, by
+// whatever way it came to it.
+const answeredBy = "Stoker-Replica"
+
 // webhook takes in what Alertmanager sends: 200 when it is durable, 400 when it cannot
 // be understood, 503 when it must be sent again.
 func (s *server) webhook(w http.ResponseWriter, r *http.Request) {
@@ -93,6 +97,7 @@ func (s *server) take(r *http.Request, d rules.Delivery, err error) (int, string
 func (s *server) answered(w http.ResponseWriter, m requests, begin time.Time, code int, text string) {
 	m.total.WithLabelValues(fmt.Sprint(code)).Inc()
 	m.seconds.Observe(s.now().Sub(begin).Seconds())
+	w.Header().Set(answeredBy, s.opts.Identity)
 	switch code {
 	case http.StatusOK:
 		fmt.Fprintln(w, text)

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"stoker.dev/stoker/internal/e2e/scene"
+
 	"stoker.dev/stoker/internal/e2e/cluster"
 )
 
@@ -17,23 +19,23 @@ const away = 20 * time.Second
 // again. Webhooks are refused meanwhile, so that they are sent again; then all goes on where
 // it was.
 func TestTheAPIServerGoesAway(t *testing.T) {
-	f := setUp(t, "away", needs{})
-	ill := f.startJob(t, 4*time.Second)
-	f.startLodger(t, ill, time.Second)
-	boot := f.bootID(t, ill)
-	s := f.serve(t, settings{})
-	s.awaitLeader(t)
-	other := webhookBody(t, f.memoryErrors(t, ill, time.Now())) // while the node can be asked for its boot
+	f := scene.SetUp(t, "away", scene.Needs{})
+	ill := f.StartJob(t, 4*time.Second)
+	f.StartLodger(t, ill, time.Second)
+	boot := f.BootID(t, ill)
+	s := f.Serve(t, scene.Settings{})
+	s.AwaitLeader(t)
+	other := scene.WebhookBody(t, f.MemoryErrors(t, ill, time.Now())) // while the node can be asked for its boot
 
-	s.tell(t, webhookBody(t, f.gpuLost(t, ill, time.Now())))
-	f.awaitStep(t, ill, "stop")
-	f.AwaitAudit(t, "the stop of the job", soon, f.effects(stops))
+	s.Tell(t, scene.WebhookBody(t, f.GPULost(t, ill, time.Now())))
+	f.AwaitStep(t, ill, "stop")
+	f.AwaitAudit(t, "the stop of the job", scene.Soon, f.Effects(scene.Stops))
 	f.APIServer.Kill(t)
 	back := time.Now().Add(away)
 
 	refused := 0
 	for time.Now().Before(back) {
-		code, text, err := s.post(t.Context(), other)
+		code, text, err := s.Post(t.Context(), other)
 		switch {
 		case err != nil:
 			t.Errorf("the webhook is not answered: %v", err)
@@ -44,26 +46,26 @@ func TestTheAPIServerGoesAway(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 	}
-	if code, text, err := s.ask(t.Context(), http.MethodGet, "/healthz", "", nil); err != nil || code != http.StatusOK {
+	if code, text, err := s.Ask(t.Context(), http.MethodGet, "/healthz", "", nil); err != nil || code != http.StatusOK {
 		t.Errorf("/healthz answers %d %s, %v; a restart would not help", code, text, err)
 	}
 	f.APIServer.Start(t)
-	f.pardoned = time.Now().Add(5 * time.Second)
+	f.Pardoned = time.Now().Add(5 * time.Second)
 	for _, other := range []*cluster.Server{f.ControllerManager, f.Scheduler, f.Kwok} {
 		other.Kill(t) // by themselves they would look for the server again in up to a minute
 		other.Start(t)
 	}
 	t.Logf("the API server was away for %.0f s; %d webhooks were refused", time.Since(back.Add(-away)).Seconds(), refused)
 
-	s.tell(t, other)
-	f.awaitHealed(t, ill, long)
-	f.checkJob(t, ill)
-	f.checkRebooted(t, ill, boot)
-	f.checkUnmarked(t, ill)
-	f.checkEffects(t, onceEach)
-	f.checkOne(t, ill)
-	f.Await(t, "the other fault to be written down", soon, func(ctx context.Context) (bool, string, error) {
-		all, err := f.stored(ctx, "gpu-ecc", ill)
+	s.Tell(t, other)
+	f.AwaitHealed(t, ill, scene.Long)
+	f.CheckJob(t, ill)
+	f.CheckRebooted(t, ill, boot)
+	f.CheckUnmarked(t, ill)
+	f.CheckEffects(t, scene.OnceEach)
+	f.CheckOne(t, ill)
+	f.Await(t, "the other fault to be written down", scene.Soon, func(ctx context.Context) (bool, string, error) {
+		all, err := f.Stored(ctx, "gpu-ecc", ill)
 		return len(all) == 1 && len(all[0].Steps) == 0, fmt.Sprint(all), err
 	})
 }

@@ -7,11 +7,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"stoker.dev/stoker/internal/e2e/scene"
 )
 
 // mistaken is a configuration with three mistakes, each in a line of its own.
 func mistaken(tokenFile string) string {
-	text := settings{}.yaml(tokenFile)
+	text := scene.Settings{}.YAML(tokenFile)
 	text = strings.Replace(text, "every: 500ms", "evry: 500ms", 1)                           // line 2
 	text = strings.Replace(text, "- drain: {within: 3m}", "- drain: {within: 3 minutes}", 1) // line 11
 	return strings.Replace(text, "- reboot: {within: 3m}", "- rebot: {within: 3m}", 1)       // line 12
@@ -20,16 +22,16 @@ func mistaken(tokenFile string) string {
 // TestAMistakenConfiguration: the service does not start with one, and says every mistake
 // with its place.
 func TestAMistakenConfiguration(t *testing.T) {
-	f := setUp(t, "mistaken", needs{nodes: 1})
-	file := filepath.Join(f.dir, "mistaken.yaml")
-	if err := os.WriteFile(file, []byte(mistaken(f.tokenFile)), 0o600); err != nil {
+	f := scene.SetUp(t, "mistaken", scene.Needs{Nodes: 1})
+	file := filepath.Join(f.Folder, "mistaken.yaml")
+	if err := os.WriteFile(file, []byte(mistaken(f.TokenFile)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{
-		{"controller", "--config", file, "--kubeconfig", f.kubeconfig, "--namespace", f.system, "--listen", "127.0.0.1:0"},
+		{"controller", "--config", file, "--kubeconfig", f.Kubeconfig, "--namespace", f.System, "--listen", "127.0.0.1:0"},
 		{"rules", "check", file},
 	} {
-		_, complaint, code := f.stoker(t, args...)
+		_, complaint, code := f.Stoker(t, args...)
 		if code != 2 {
 			t.Errorf("stoker %s ends with %d, want 2", args[0], code)
 		}
@@ -43,7 +45,7 @@ func TestAMistakenConfiguration(t *testing.T) {
 			}
 		}
 	}
-	if did := f.Audit(t).By(f.user); len(did) > 0 {
+	if did := f.Audit(t).By(f.User); len(did) > 0 {
 		t.Errorf("it reached for the cluster all the same:\n%s", did)
 	}
 }
@@ -51,26 +53,26 @@ func TestAMistakenConfiguration(t *testing.T) {
 // TestTheRunningConfigurationIsKept gives a running service a configuration with mistakes,
 // which it must not take, and then a good one, which it must.
 func TestTheRunningConfigurationIsKept(t *testing.T) {
-	f := setUp(t, "kept", needs{nodes: 2})
-	s := f.serve(t, settings{})
-	s.awaitLeader(t)
-	s.configure(t, mistaken(f.tokenFile))
-	s.AwaitLog(t, s.proc, "evry", soon)
+	f := scene.SetUp(t, "kept", scene.Needs{Nodes: 2})
+	s := f.Serve(t, scene.Settings{})
+	s.AwaitLeader(t)
+	s.Configure(t, mistaken(f.TokenFile))
+	s.AwaitLog(t, s.Proc, "evry", scene.Soon)
 
 	// The playbook of before is still there.
-	s.tell(t, webhookBody(t, f.gpuLost(t, f.nodes[0], time.Now())))
-	in := f.await(t, f.nodes[0], "to be at its ladder", soon, func(in incident) bool { return len(in.Steps) > 0 })
+	s.Tell(t, scene.WebhookBody(t, f.GPULost(t, f.Nodes[0], time.Now())))
+	in := f.AwaitIncident(t, f.Nodes[0], "to be at its ladder", scene.Soon, func(in scene.Incident) bool { return len(in.Steps) > 0 })
 	if in.Playbook != "gpu-lost" {
 		t.Errorf("the incident has playbook %q, want gpu-lost", in.Playbook)
 	}
-	f.await(t, f.nodes[0], "to be over", long, incident.closed)
+	f.AwaitIncident(t, f.Nodes[0], "to be over", scene.Long, scene.Incident.Over)
 
-	s.configure(t, strings.ReplaceAll(settings{}.yaml(f.tokenFile), "name: gpu-lost", "name: another"))
-	s.AwaitLog(t, s.proc, "configuration taken", soon)
-	s.tell(t, webhookBody(t, f.gpuLost(t, f.nodes[1], time.Now())))
-	in = f.await(t, f.nodes[1], "to be there", soon, func(incident) bool { return true })
+	s.Configure(t, strings.ReplaceAll(scene.Settings{}.YAML(f.TokenFile), "name: gpu-lost", "name: another"))
+	s.AwaitLog(t, s.Proc, "configuration taken", scene.Soon)
+	s.Tell(t, scene.WebhookBody(t, f.GPULost(t, f.Nodes[1], time.Now())))
+	in = f.AwaitIncident(t, f.Nodes[1], "to be there", scene.Soon, func(scene.Incident) bool { return true })
 	if in.Playbook != "another" {
 		t.Errorf("the incident has playbook %q, want another", in.Playbook)
 	}
-	f.await(t, f.nodes[1], "to be over", long, incident.closed)
+	f.AwaitIncident(t, f.Nodes[1], "to be over", scene.Long, scene.Incident.Over)
 }

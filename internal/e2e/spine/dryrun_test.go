@@ -6,21 +6,23 @@ import (
 	"testing"
 	"time"
 
+	"stoker.dev/stoker/internal/e2e/scene"
+
 	"stoker.dev/stoker/internal/e2e/cluster"
 )
 
 // TestDryRunWritesNothing: in mode dry-run the service says what it would do and asks the
 // API server for no change of anything, not even of a lease.
 func TestDryRunWritesNothing(t *testing.T) {
-	f := setUp(t, "dry", needs{nodes: 4})
-	ill := f.startJob(t, 0)
-	s := f.serve(t, settings{mode: "dry-run"})
-	s.awaitLeader(t)
-	s.tell(t, webhookBody(t, f.gpuLost(t, ill, time.Now())))
+	f := scene.SetUp(t, "dry", scene.Needs{Nodes: 4})
+	ill := f.StartJob(t, 0)
+	s := f.Serve(t, scene.Settings{Mode: "dry-run"})
+	s.AwaitLeader(t)
+	s.Tell(t, scene.WebhookBody(t, f.GPULost(t, ill, time.Now())))
 
-	var in incident
-	s.Await(t, "the API to tell what would be done", soon, func(context.Context) (bool, string, error) {
-		all := s.incidents(t)
+	var in scene.Incident
+	s.Await(t, "the API to tell what would be done", scene.Soon, func(context.Context) (bool, string, error) {
+		all := s.Incidents(t)
 		if len(all) != 1 {
 			return false, fmt.Sprintf("%d incidents", len(all)), nil
 		}
@@ -28,16 +30,16 @@ func TestDryRunWritesNothing(t *testing.T) {
 		return len(in.Waiting) > 0, in.String(), nil
 	})
 	t.Log(in)
-	if !contains(in.String(), "mode", "dry-run") || in.closed() {
+	if !scene.Contains(in.String(), "mode", "dry-run") || in.Over() {
 		t.Errorf("the incident does not say that it waits for mode dry-run: %s", in)
 	}
-	text := s.explain(t, "node/"+ill)
-	if !contains(text, append([]string{"dry-run"}, ladder...)...) {
+	text := s.Explain(t, "node/"+ill)
+	if !scene.Contains(text, append([]string{"dry-run"}, scene.Ladder...)...) {
 		t.Errorf("explain does not say what would be done, from cordon to release:\n%s", text)
 	}
 
 	time.Sleep(3 * time.Second) // some more ticks
-	did := f.Audit(t).By(f.user)
+	did := f.Audit(t).By(f.User)
 	if writes := did.Writes(); len(writes) > 0 {
 		t.Errorf("the service writes:\n%s", writes)
 	}

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"stoker.dev/stoker/internal/e2e/scene"
+
 	"stoker.dev/stoker/internal/e2e/cluster"
 )
 
@@ -14,52 +16,52 @@ import (
 func TestKilledAtEveryStep(t *testing.T) {
 	for _, tc := range []struct {
 		id   string
-		when moment
+		when scene.Moment
 		// identity is the replica's in the election. A restarted one that has kept its name, as
 		// a container in its pod does, leads again at once; one with another waits for the lease.
 		identity string
 	}{
-		{"killed-before", beforeIt, ""},
-		{"killed-unheard", unheard, "stoker-0"},
-		{"killed-running", heard, "stoker-0"},
+		{"killed-before", scene.BeforeIt, ""},
+		{"killed-unheard", scene.Unheard, "stoker-0"},
+		{"killed-running", scene.Heard, "stoker-0"},
 	} {
 		t.Run(string(tc.when), func(t *testing.T) {
 			// The repair takes longer than a restart, so that it is found while it runs.
-			f := setUp(t, tc.id, needs{rebooter: cluster.RebooterOptions{Delay: 4 * time.Second}})
-			ill := f.startJob(t, 2*time.Second)
-			f.startLodger(t, ill, 2*time.Second)
-			boot := f.bootID(t, ill)
-			w := f.newWire(t)
-			s := f.replica(t, settings{}, cluster.FreePort(t), w.kubeconfig)
-			s.identity = tc.identity
-			s.start(t)
-			s.awaitLeader(t)
+			f := scene.SetUp(t, tc.id, scene.Needs{Rebooter: cluster.RebooterOptions{Delay: 4 * time.Second}})
+			ill := f.StartJob(t, 2*time.Second)
+			f.StartLodger(t, ill, 2*time.Second)
+			boot := f.BootID(t, ill)
+			w := f.NewWire(t)
+			s := f.Replica(t, scene.Settings{}, cluster.FreePort(t), w.Kubeconfig)
+			s.Identity = tc.identity
+			s.Start(t)
+			s.AwaitLeader(t)
 
-			body := webhookBody(t, f.gpuLost(t, ill, time.Now()))
-			for i, action := range ladder {
-				when, match := tc.when, f.effecting(effect(action))
+			body := scene.WebhookBody(t, f.GPULost(t, ill, time.Now()))
+			for i, action := range scene.Ladder {
+				when, match := tc.when, f.Effecting(scene.Effect(action))
 				if action == "verify" { // it changes nothing: that it begins is all there is to be hit
-					match = reserving(action)
-					if when == beforeIt {
-						when = unheard // what was not reserved was never begun
+					match = scene.Reserving(action)
+					if when == scene.BeforeIt {
+						when = scene.Unheard // what was not reserved was never begun
 					}
 				}
-				killed := w.lay(t, when, match, func() { s.kill(t) })
+				killed := w.Lay(t, when, match, func() { s.Kill(t) })
 				if i == 0 {
-					s.tell(t, body)
+					s.Tell(t, body)
 				} else {
-					s.start(t)
+					s.Start(t)
 				}
-				f.awaitSprung(t, killed, ill, action)
+				f.AwaitSprung(t, killed, ill, action)
 			}
-			s.start(t)
+			s.Start(t)
 
-			f.awaitHealed(t, ill, long)
-			f.checkJob(t, ill)
-			f.checkRebooted(t, ill, boot)
-			f.checkUnmarked(t, ill)
-			f.checkEffects(t, onceEach)
-			f.checkOne(t, ill)
+			f.AwaitHealed(t, ill, scene.Long)
+			f.CheckJob(t, ill)
+			f.CheckRebooted(t, ill, boot)
+			f.CheckUnmarked(t, ill)
+			f.CheckEffects(t, scene.OnceEach)
+			f.CheckOne(t, ill)
 		})
 	}
 }
@@ -67,27 +69,27 @@ func TestKilledAtEveryStep(t *testing.T) {
 // TestKilledWhileItOpens kills the service when the incident has been stored and the webhook
 // has no answer yet. Alertmanager would send again; that makes no second incident.
 func TestKilledWhileItOpens(t *testing.T) {
-	f := setUp(t, "killed-opening", needs{})
-	ill := f.startJob(t, 0)
-	f.startLodger(t, ill, 0)
-	boot := f.bootID(t, ill)
-	w := f.newWire(t)
-	s := f.serveOver(t, w, settings{})
-	s.awaitLeader(t)
+	f := scene.SetUp(t, "killed-opening", scene.Needs{})
+	ill := f.StartJob(t, 0)
+	f.StartLodger(t, ill, 0)
+	boot := f.BootID(t, ill)
+	w := f.NewWire(t)
+	s := f.ServeOver(t, w, scene.Settings{})
+	s.AwaitLeader(t)
 
-	body := webhookBody(t, f.gpuLost(t, ill, time.Now()))
-	killed := w.lay(t, unheard, func(w write) bool { return w.resource == "incidents" && w.verb == "create" }, func() { s.kill(t) })
-	if code, text, err := s.post(t.Context(), body); err == nil {
+	body := scene.WebhookBody(t, f.GPULost(t, ill, time.Now()))
+	killed := w.Lay(t, scene.Unheard, func(w scene.Write) bool { return w.Resource == "incidents" && w.Verb == "create" }, func() { s.Kill(t) })
+	if code, text, err := s.Post(t.Context(), body); err == nil {
 		t.Errorf("the webhook is answered %d %s by a service that was killed before it was durable", code, text)
 	}
-	f.awaitSprung(t, killed, ill, "its creation")
-	s.start(t)
-	s.tell(t, body)
+	f.AwaitSprung(t, killed, ill, "its creation")
+	s.Start(t)
+	s.Tell(t, body)
 
-	f.awaitHealed(t, ill, long)
-	f.checkJob(t, ill)
-	f.checkRebooted(t, ill, boot)
-	f.checkUnmarked(t, ill)
-	f.checkEffects(t, onceEach)
-	f.checkOne(t, ill)
+	f.AwaitHealed(t, ill, scene.Long)
+	f.CheckJob(t, ill)
+	f.CheckRebooted(t, ill, boot)
+	f.CheckUnmarked(t, ill)
+	f.CheckEffects(t, scene.OnceEach)
+	f.CheckOne(t, ill)
 }

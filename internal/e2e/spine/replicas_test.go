@@ -9,102 +9,94 @@ import (
 	"testing"
 	"time"
 
+	"stoker.dev/stoker/internal/e2e/scene"
+
 	"stoker.dev/stoker/internal/e2e/cluster"
 )
 
 // TestTheOtherReplicaTakesOver runs two replicas, kills the one that leads in the middle of the
 // ladder, and lets the other finish.
 func TestTheOtherReplicaTakesOver(t *testing.T) {
-	f := setUp(t, "replicas", needs{})
-	ill := f.startJob(t, 2*time.Second)
-	f.startLodger(t, ill, time.Second)
-	boot := f.bootID(t, ill)
-	leader := f.serve(t, settings{})
-	leader.awaitLeader(t)
-	follower := f.replica(t, settings{}, cluster.FreePort(t), f.kubeconfig)
-	follower.start(t)
+	f := scene.SetUp(t, "replicas", scene.Needs{})
+	ill := f.StartJob(t, 2*time.Second)
+	f.StartLodger(t, ill, time.Second)
+	boot := f.BootID(t, ill)
+	leader := f.Serve(t, scene.Settings{})
+	leader.AwaitLeader(t)
+	follower := f.Replica(t, scene.Settings{}, cluster.FreePort(t), f.Kubeconfig)
+	follower.Start(t)
 
-	body := webhookBody(t, f.gpuLost(t, ill, time.Now()))
-	for range 5 {
-		if code, text, err := follower.post(t.Context(), body); err != nil || code != http.StatusServiceUnavailable {
-			t.Errorf("the replica that does not lead answers %d %s, %v; want 503", code, text, err)
-		}
-	}
-	if code, text, err := follower.ask(t.Context(), http.MethodPost, "/webhook/alertmanager", "", body); err != nil || code != http.StatusUnauthorized {
+	body := scene.WebhookBody(t, f.GPULost(t, ill, time.Now()))
+	if code, text, err := follower.Ask(t.Context(), http.MethodPost, "/webhook/alertmanager", "", body); err != nil || code != http.StatusUnauthorized {
 		t.Errorf("the replica that does not lead answers %d %s, %v without a token; want 401", code, text, err)
 	}
-	leader.tell(t, body)
-	f.awaitStep(t, ill, "stop")
-	leader.kill(t)
+	follower.TakenInBy(t, leader, body) // it passes on
+	f.AwaitStep(t, ill, "stop")
+	leader.Kill(t)
 	killed := time.Now()
-	follower.awaitLeader(t)
+	follower.AwaitLeader(t)
 	t.Logf("the other replica leads %.1f s after the death of the first", time.Since(killed).Seconds())
-	follower.tell(t, body)
+	follower.Tell(t, body)
 
-	in := f.awaitHealed(t, ill, long)
-	f.checkJob(t, ill)
-	f.checkRebooted(t, ill, boot)
-	f.checkUnmarked(t, ill)
-	f.checkEffects(t, onceEach)
-	f.checkOne(t, ill)
+	in := f.AwaitHealed(t, ill, scene.Long)
+	f.CheckJob(t, ill)
+	f.CheckRebooted(t, ill, boot)
+	f.CheckUnmarked(t, ill)
+	f.CheckEffects(t, scene.OnceEach)
+	f.CheckOne(t, ill)
 
 	// The first comes back and follows.
-	leader.start(t)
-	leader.Await(t, "the first replica to know of the incident", soon, func(context.Context) (bool, string, error) {
-		code, text, err := leader.ask(t.Context(), http.MethodGet, "/api/v1/incidents/"+in.Name, leader.token, nil)
+	leader.Start(t)
+	leader.Await(t, "the first replica to know of the incident", scene.Soon, func(context.Context) (bool, string, error) {
+		code, text, err := leader.Ask(t.Context(), http.MethodGet, "/api/v1/incidents/"+in.Name, leader.Token, nil)
 		return code == http.StatusOK, fmt.Sprintf("%d %s", code, text), err
 	})
-	if code, text, err := leader.post(t.Context(), body); err != nil || code != http.StatusServiceUnavailable {
-		t.Errorf("the replica that came back answers %d %s, %v; want 503", code, text, err)
-	}
+	leader.TakenInBy(t, follower, body)
 }
 
 // TestTheLateWriteOfAnOldLeader lets the leader fall asleep with its order to stop the job
 // already on its way. The other replica takes over and heals; when all is over the order
 // arrives and the old leader wakes. Neither may do any more harm.
 func TestTheLateWriteOfAnOldLeader(t *testing.T) {
-	f := setUp(t, "late", needs{})
-	ill := f.startJob(t, 0)
-	f.startLodger(t, ill, 0)
-	boot := f.bootID(t, ill)
-	w := f.newWire(t)
-	old := f.serveOver(t, w, settings{})
-	old.awaitLeader(t)
-	other := f.replica(t, settings{}, cluster.FreePort(t), f.kubeconfig)
-	other.start(t)
+	f := scene.SetUp(t, "late", scene.Needs{})
+	ill := f.StartJob(t, 0)
+	f.StartLodger(t, ill, 0)
+	boot := f.BootID(t, ill)
+	w := f.NewWire(t)
+	old := f.ServeOver(t, w, scene.Settings{})
+	old.AwaitLeader(t)
+	other := f.Replica(t, scene.Settings{}, cluster.FreePort(t), f.Kubeconfig)
+	other.Start(t)
 
 	arrive := make(chan struct{})
-	asleep := w.lay(t, delayed, f.effecting(stops), func() {
-		if err := old.proc.Signal(syscall.SIGSTOP); err != nil {
+	asleep := w.Lay(t, scene.Delayed, f.Effecting(scene.Stops), func() {
+		if err := old.Proc.Signal(syscall.SIGSTOP); err != nil {
 			t.Error(err)
 		}
 		<-arrive
 	})
 	letGo := sync.OnceFunc(func() { close(arrive) })
 	defer letGo()
-	old.tell(t, webhookBody(t, f.gpuLost(t, ill, time.Now())))
-	f.awaitHealed(t, ill, long)
+	old.Tell(t, scene.WebhookBody(t, f.GPULost(t, ill, time.Now())))
+	f.AwaitHealed(t, ill, scene.Long)
 
 	letGo()
-	f.Await(t, "the late order to arrive", soon, func(context.Context) (bool, string, error) {
-		return asleep.sprung(), "on its way", nil
+	f.Await(t, "the late order to arrive", scene.Soon, func(context.Context) (bool, string, error) {
+		return asleep.Sprung(), "on its way", nil
 	})
-	late := f.AwaitAudit(t, "the late order", soon, func(l cluster.AuditLog) cluster.AuditLog {
-		return l.By(f.user).Of("jobs").Where(func(e cluster.AuditEvent) bool {
-			return effectOf(writeOf(e), f.system) == stops && e.Code == http.StatusConflict
+	late := f.AwaitAudit(t, "the late order", scene.Soon, func(l cluster.AuditLog) cluster.AuditLog {
+		return l.By(f.User).Of("jobs").Where(func(e cluster.AuditEvent) bool {
+			return scene.EffectOf(scene.WriteOf(e), f.System) == scene.Stops && e.Code == http.StatusConflict
 		})
 	})
 	t.Logf("the order that was late: %s", late)
-	if err := old.proc.Signal(syscall.SIGCONT); err != nil {
+	if err := old.Proc.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	old.Await(t, "the old leader to see that it leads no more", soon, func(ctx context.Context) (bool, string, error) {
-		code, text, err := old.post(ctx, webhookBody(t))
-		return code == http.StatusServiceUnavailable, fmt.Sprintf("%d %s", code, text), err
-	})
-	f.checkJob(t, ill)
-	f.checkRebooted(t, ill, boot)
-	f.checkUnmarked(t, ill)
-	f.checkEffects(t, onceEach)
-	f.checkOne(t, ill)
+	old.TakenInBy(t, other, scene.WebhookBody(t)) // it sees that it leads no more
+	f.CheckJob(t, ill)
+	f.CheckRebooted(t, ill, boot)
+	f.CheckUnmarked(t, ill)
+	f.CheckEffects(t, scene.OnceEach)
+	f.CheckOne(t, ill)
 }

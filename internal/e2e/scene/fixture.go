@@ -1,4 +1,4 @@
-package spine
+package scene
 
 import (
 	"context"
@@ -12,88 +12,90 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.dev/stoker/internal/e2e/cluster"
 )
 
+// Times and names that all tests share.
 const (
-	// soon bounds what takes a moment, long what takes a whole ladder with restarts in
+	// Soon bounds what takes a moment, Long what takes a whole ladder with restarts in
 	// between, both on a machine that has other things to do too.
-	soon = 90 * time.Second
-	long = 4 * time.Minute
+	Soon = 90 * time.Second
+	Long = 4 * time.Minute
 
 	testLabel   = "e2e.stoker.dev/test"
 	account     = "stoker"
 	workers     = 4 // of the job
 	gpusANode   = 8
-	jobName     = "llm"
+	JobName     = "llm"
 	resumedFrom = "/ckpt/llm/step-18200" // what the trainer writes
 )
 
-// A fixture is what one test has of its own.
-type fixture struct {
-	*suite
+// A Fixture is what one test has of its own.
+type Fixture struct {
+	*Suite
 
 	id         string
-	system     string // namespace of the service
-	train      string // namespace of the jobs
-	user       string // the service's, as the audit log names it
-	kubeconfig string // of its account
-	nodes      []string
+	System     string // namespace of the service
+	Train      string // namespace of the jobs
+	User       string // the service's, as the audit log names it
+	Kubeconfig string // of its account
+	Nodes      []string
 	trainer    *cluster.Trainer
 	rebooter   *cluster.Rebooter
 	gang       []string // pods of the job as it was started first
 	// pardoned is until when what the account is refused does not count: an API server
 	// that has just started answers before it knows who may what.
-	pardoned time.Time
+	Pardoned time.Time
 }
 
-// needs says how a test's fixture differs from the usual one: six nodes, a trainer
+// Needs says how a test's fixture differs from the usual one: six nodes, a trainer
 // that answers and a rebooter that reboots.
-type needs struct {
-	nodes    int
+type Needs struct {
+	Nodes    int
 	trainer  cluster.TrainerOptions
-	rebooter cluster.RebooterOptions
+	Rebooter cluster.RebooterOptions
 }
 
-// setUp makes the fixture called id: the service's namespace with what `stoker
+// SetUp makes the fixture called id: the service's namespace with what `stoker
 // manifests` asks for, a namespace for jobs, and nodes.
-func setUp(t *testing.T, id string, n needs) *fixture {
+func SetUp(t *testing.T, id string, n Needs) *Fixture {
 	t.Helper()
 	s := theSuite(t)
 	s.runs[id]++
 	if n := s.runs[id]; n > 1 { // go test -count
 		id = fmt.Sprintf("%s-%d", id, n)
 	}
-	f := &fixture{suite: s, id: id, system: "stoker-" + id, train: "train-" + id}
-	f.user = "system:serviceaccount:" + f.system + ":" + account
+	f := &Fixture{Suite: s, id: id, System: "stoker-" + id, Train: "train-" + id}
+	f.User = "system:serviceaccount:" + f.System + ":" + account
 	t.Cleanup(func() { f.tearDown(t) })
 
-	manifests, complaint, code := s.stoker(t, "manifests", "--namespace", f.system, "--service-account", account)
+	manifests, complaint, code := s.Stoker(t, "manifests", "--namespace", f.System, "--service-account", account)
 	if code != 0 {
 		t.Fatalf("stoker manifests ends with %d: %s", code, complaint)
 	}
 	s.ApplyYAML(t, []byte(manifests))
-	f.kubeconfig = s.ServiceAccountKubeconfig(t, f.system, account)
+	f.Kubeconfig = s.ServiceAccountKubeconfig(t, f.System, account)
 
-	if n.nodes == 0 {
-		n.nodes = 6
+	if n.Nodes == 0 {
+		n.Nodes = 6
 	}
-	f.nodes = s.AddNodes(t, n.nodes, cluster.Nodes{Prefix: id + "-", Labels: map[string]string{testLabel: id}})
+	f.Nodes = s.AddNodes(t, n.Nodes, cluster.Nodes{Prefix: id + "-", Labels: map[string]string{testLabel: id}})
 	f.trainer = s.StartTrainer(t, n.trainer)
-	n.rebooter.Namespace = f.system
-	f.rebooter = s.StartRebooter(t, n.rebooter)
+	n.Rebooter.Namespace = f.System
+	f.rebooter = s.StartRebooter(t, n.Rebooter)
 	return f
 }
 
 // tearDown removes what would be in the way of the next test, and does not wait for what
 // only takes time: nothing else lands on these nodes. The rest goes with the control plane.
-func (f *fixture) tearDown(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), soon) // the test's own has ended
+func (f *Fixture) tearDown(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), Soon) // the test's own has ended
 	defer cancel()
 	core := f.Client.CoreV1()
 	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
-	for _, ns := range []string{f.train, f.system} {
+	for _, ns := range []string{f.Train, f.System} {
 		if err := core.Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			t.Errorf("delete namespace %s: %v", ns, err)
 		}
@@ -101,22 +103,22 @@ func (f *fixture) tearDown(t *testing.T) {
 			t.Errorf("delete the pods of namespace %s: %v", ns, err)
 		}
 	}
-	for _, name := range f.nodes {
+	for _, name := range f.Nodes {
 		if err := core.Nodes().Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			t.Errorf("delete node %s: %v", name, err)
 		}
 	}
 }
 
-// startJob starts a gang of four workers, each on a node of its own, which take
+// StartJob starts a gang of four workers, each on a node of its own, which take
 // stopAfter to die, and returns the node of the second worker: the one to fall ill.
-func (f *fixture) startJob(t *testing.T, stopAfter time.Duration) (ill string) {
+func (f *Fixture) StartJob(t *testing.T, stopAfter time.Duration) (ill string) {
 	t.Helper()
-	job := cluster.IndexedJob(f.train, jobName, workers, gpusANode)
+	job := cluster.IndexedJob(f.Train, JobName, workers, gpusANode)
 	job.Spec.Template.Spec.NodeSelector = map[string]string{testLabel: f.id}
 	cluster.StopAfter(job, stopAfter)
 	f.CreateJob(t, job)
-	for _, p := range f.AwaitRunning(t, f.train, jobName, soon) {
+	for _, p := range f.AwaitRunning(t, f.Train, JobName, Soon) {
 		f.gang = append(f.gang, p.Name)
 		if p.Annotations[batchv1.JobCompletionIndexAnnotation] == "1" {
 			ill = p.Spec.NodeName
@@ -128,13 +130,13 @@ func (f *fixture) startJob(t *testing.T, stopAfter time.Duration) (ill string) {
 	return ill
 }
 
-// startLodger starts a replica set of one pod without GPUs on a node, for which the
+// StartLodger starts a replica set of one pod without GPUs on a node, for which the
 // drain has to ask. It takes stopAfter to die.
-func (f *fixture) startLodger(t *testing.T, node string, stopAfter time.Duration) {
+func (f *Fixture) StartLodger(t *testing.T, node string, stopAfter time.Duration) {
 	t.Helper()
 	labels := map[string]string{"app": "lodger"}
 	rs := &appsv1.ReplicaSet{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.train, Name: "lodger"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.Train, Name: "lodger"},
 		Spec: appsv1.ReplicaSetSpec{
 			Replicas: new(int32(1)),
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
@@ -153,19 +155,19 @@ func (f *fixture) startLodger(t *testing.T, node string, stopAfter time.Duration
 			},
 		},
 	}
-	if _, err := f.Client.AppsV1().ReplicaSets(f.train).Create(t.Context(), rs, metav1.CreateOptions{}); err != nil {
+	if _, err := f.Client.AppsV1().ReplicaSets(f.Train).Create(t.Context(), rs, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if at := f.lodger(t); at != node {
+	if at := f.Lodger(t); at != node {
 		t.Fatalf("the lodger was put on %s, and is needed on %s", at, node)
 	}
 }
 
-// lodger waits until the replica set's pod runs, and returns its node.
-func (f *fixture) lodger(t *testing.T) (node string) {
+// Lodger waits until the replica set's pod runs, and returns its node.
+func (f *Fixture) Lodger(t *testing.T) (node string) {
 	t.Helper()
-	f.Await(t, "the lodger to run", soon, func(ctx context.Context) (bool, string, error) {
-		pods, err := f.Client.CoreV1().Pods(f.train).List(ctx, metav1.ListOptions{LabelSelector: "app=lodger"})
+	f.Await(t, "the lodger to run", Soon, func(ctx context.Context) (bool, string, error) {
+		pods, err := f.Client.CoreV1().Pods(f.Train).List(ctx, metav1.ListOptions{LabelSelector: "app=lodger"})
 		if err != nil {
 			return false, "", err
 		}
@@ -183,12 +185,12 @@ func (f *fixture) lodger(t *testing.T) (node string) {
 // A place is where one worker of the job runs.
 type place struct{ pod, node, resume string }
 
-// checkJob waits until the job's gang is whole again and checks that it goes on from
+// CheckJob waits until the job's gang is whole again and checks that it goes on from
 // the trainer's checkpoint and keeps off the nodes in avoid.
-func (f *fixture) checkJob(t *testing.T, avoid ...string) {
+func (f *Fixture) CheckJob(t *testing.T, avoid ...string) {
 	t.Helper()
 	var at []place
-	for _, p := range f.AwaitRunning(t, f.train, jobName, soon) {
+	for _, p := range f.AwaitRunning(t, f.Train, JobName, Soon) {
 		at = append(at, place{p.Name, p.Spec.NodeName, p.Annotations["stoker.dev/resume-from"]})
 	}
 	for _, p := range at {
@@ -205,14 +207,14 @@ func (f *fixture) checkJob(t *testing.T, avoid ...string) {
 // checkOneGang checks that the last that anybody wrote about a pod of the first gang, which
 // is that it is gone, was before the job was started again: no two gangs ever wrote to one
 // checkpoint.
-func (f *fixture) checkOneGang(t *testing.T) {
+func (f *Fixture) checkOneGang(t *testing.T) {
 	t.Helper()
-	started := f.did(t)[starts]
+	started := f.Did(t)[Starts]
 	if len(started) == 0 {
 		t.Error("the job was not started again")
 		return
 	}
-	log := f.Audit(t).Writes().Done().In(f.train).Of("pods")
+	log := f.Audit(t).Writes().Done().In(f.Train).Of("pods")
 	for _, name := range f.gang {
 		about := log.Named(name)
 		if len(about) == 0 {
@@ -225,8 +227,8 @@ func (f *fixture) checkOneGang(t *testing.T) {
 	}
 }
 
-// checkUnmarked checks that nothing of ours is left on a node and that it takes work.
-func (f *fixture) checkUnmarked(t *testing.T, name string) {
+// CheckUnmarked checks that nothing of ours is left on a node and that it takes work.
+func (f *Fixture) CheckUnmarked(t *testing.T, name string) {
 	t.Helper()
 	n := f.Node(t, name)
 	if n.Spec.Unschedulable {
@@ -239,19 +241,28 @@ func (f *fixture) checkUnmarked(t *testing.T, name string) {
 	}
 }
 
-// bootID returns the boot id of a node.
-func (f *fixture) bootID(t *testing.T, node string) string {
+// BootID returns the boot id of a node.
+func (f *Fixture) BootID(t *testing.T, node string) string {
 	t.Helper()
 	return f.Node(t, node).Status.NodeInfo.BootID
 }
 
-// checkRebooted checks that a node is in another boot than before, by one reboot.
-func (f *fixture) checkRebooted(t *testing.T, node, before string) {
+// CheckRebooted checks that a node is in another boot than before, by one reboot.
+func (f *Fixture) CheckRebooted(t *testing.T, node, before string) {
 	t.Helper()
-	if now := f.bootID(t, node); now == before {
+	if now := f.BootID(t, node); now == before {
 		t.Errorf("node %s is still in boot %s", node, before)
 	}
 	if done := f.rebooter.Reboots(); len(done) != 1 || done[0].Node != node {
 		t.Errorf("%d reboots: %+v; want one, of %s", len(done), done, node)
+	}
+}
+
+// Uncordon does what `kubectl uncordon` does, as the admin.
+func (f *Fixture) Uncordon(t *testing.T, node string) {
+	t.Helper()
+	patch := []byte(`{"spec":{"unschedulable":null}}`)
+	if _, err := f.Client.CoreV1().Nodes().Patch(t.Context(), node, types.StrategicMergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -1,4 +1,4 @@
-package spine
+package scene
 
 import (
 	"bytes"
@@ -26,11 +26,11 @@ import (
 	"stoker.dev/stoker/internal/e2e/cluster"
 )
 
-// A wire lies between the service and the API server and passes everything on. A test
+// A Wire lies between the service and the API server and passes everything on. A test
 // can lay a trap on it: what is to happen right before or right after one write, at
 // points that no clock could hit.
-type wire struct {
-	kubeconfig string // for the service
+type Wire struct {
+	Kubeconfig string // for the service
 	next       http.RoundTripper
 
 	mu   sync.Mutex
@@ -42,21 +42,22 @@ type wire struct {
 
 // A trap waits for one write and springs once.
 type trap struct {
-	match func(write) bool
-	when  moment
+	match func(Write) bool
+	when  Moment
 	do    func()
 	done  chan struct{} // closed when do has returned
 }
 
-// A moment is a point in the life of a request.
-type moment string
+// A Moment is a point in the life of a request.
+type Moment string
 
+// The moments at which a trap springs.
 const (
-	beforeIt moment = "before its effect"                // the request never reaches the server
-	unheard  moment = "after its effect, with no answer" // the server has done it and the service never hears of it
-	heard    moment = "while it runs"                    // shortly after the service has the answer, before it writes anything else
-	answered moment = "before the answer"                // the server has done it; the service hears of it after do
-	delayed  moment = "on its way"                       // it reaches the server after do
+	BeforeIt Moment = "before its effect"                // the request never reaches the server
+	Unheard  Moment = "after its effect, with no answer" // the server has done it and the service never hears of it
+	Heard    Moment = "while it runs"                    // shortly after the service has the answer, before it writes anything else
+	Answered Moment = "before the answer"                // the server has done it; the service hears of it after do
+	Delayed  Moment = "on its way"                       // it reaches the server after do
 )
 
 // lag is how long a trap waits after an answer was passed on.
@@ -64,8 +65,8 @@ const lag = 100 * time.Millisecond
 
 var errTrapped = errors.New("cut off by the test")
 
-// newWire starts a wire for the length of the test.
-func (f *fixture) newWire(t *testing.T) *wire {
+// NewWire starts a wire for the length of the test.
+func (f *Fixture) NewWire(t *testing.T) *Wire {
 	t.Helper()
 	server, err := url.Parse(f.URL)
 	if err != nil {
@@ -76,7 +77,7 @@ func (f *fixture) newWire(t *testing.T) *wire {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &wire{next: next}
+	w := &Wire{next: next}
 	srv := httptest.NewUnstartedServer(&httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(server) },
 		Transport:     w,
@@ -95,7 +96,7 @@ func (f *fixture) newWire(t *testing.T) *wire {
 		utilnet.CloseIdleConnectionsFor(next)
 	})
 
-	cfg, err := clientcmd.LoadFromFile(f.kubeconfig)
+	cfg, err := clientcmd.LoadFromFile(f.Kubeconfig)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,15 +104,15 @@ func (f *fixture) newWire(t *testing.T) *wire {
 		c.Server = srv.URL
 		c.CertificateAuthorityData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
 	}
-	w.kubeconfig = filepath.Join(f.dir, f.id+"-wire.kubeconfig")
-	if err := clientcmd.WriteToFile(*cfg, w.kubeconfig); err != nil {
+	w.Kubeconfig = filepath.Join(f.Folder, f.id+"-wire.kubeconfig")
+	if err := clientcmd.WriteToFile(*cfg, w.Kubeconfig); err != nil {
 		t.Fatal(err)
 	}
 	return w
 }
 
-// lay lays a trap. There may be one at a time.
-func (w *wire) lay(t *testing.T, when moment, match func(write) bool, do func()) *trap {
+// Lay lays a trap. There may be one at a time.
+func (w *Wire) Lay(t *testing.T, when Moment, match func(Write) bool, do func()) *trap {
 	t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -122,8 +123,8 @@ func (w *wire) lay(t *testing.T, when moment, match func(write) bool, do func())
 	return w.trap
 }
 
-// sprung reports whether the trap's do has returned.
-func (tr *trap) sprung() bool {
+// Sprung reports whether the trap's do has returned.
+func (tr *trap) Sprung() bool {
 	select {
 	case <-tr.done:
 		return true
@@ -133,7 +134,7 @@ func (tr *trap) sprung() bool {
 }
 
 // waiting returns the trap if it waits for this write.
-func (w *wire) waiting(what write) *trap {
+func (w *Wire) waiting(what Write) *trap {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.trap == nil || !w.trap.match(what) {
@@ -143,14 +144,14 @@ func (w *wire) waiting(what write) *trap {
 }
 
 // take removes a trap from the wire. It reports false when it has sprung meanwhile.
-func (w *wire) take(tr *trap) bool {
+func (w *Wire) take(tr *trap) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.trap != tr {
 		return false
 	}
 	w.trap = nil
-	if tr.when == heard {
+	if tr.when == Heard {
 		w.closing = tr
 	}
 	return true
@@ -158,7 +159,7 @@ func (w *wire) take(tr *trap) bool {
 
 // pass waits until a trap that is closing has sprung. It returns an error for a write that
 // had to wait, since whoever sent it is gone by then.
-func (w *wire) pass() error {
+func (w *Wire) pass() error {
 	w.mu.Lock()
 	tr := w.closing
 	w.mu.Unlock()
@@ -170,7 +171,7 @@ func (w *wire) pass() error {
 }
 
 // spring does what the trap was laid for.
-func (w *wire) spring(tr *trap) {
+func (w *Wire) spring(tr *trap) {
 	tr.do()
 	w.mu.Lock()
 	w.closing = nil
@@ -180,7 +181,7 @@ func (w *wire) spring(tr *trap) {
 
 // RoundTrip passes one request on to the API server. A write that the server refuses
 // springs no trap, since it has no effect.
-func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
+func (w *Wire) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Method == http.MethodGet {
 		return w.next.RoundTrip(req)
 	}
@@ -199,14 +200,14 @@ func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch {
 	case tr == nil:
 		return w.next.RoundTrip(req)
-	case tr.when == beforeIt:
+	case tr.when == BeforeIt:
 		if w.take(tr) {
 			w.spring(tr)
 		}
 		return nil, errTrapped
 	}
 	req = req.WithContext(context.WithoutCancel(req.Context())) // it goes on when the service has gone
-	if tr.when == delayed {
+	if tr.when == Delayed {
 		if w.take(tr) {
 			w.spring(tr)
 		}
@@ -217,13 +218,13 @@ func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 		return resp, err
 	}
 	switch tr.when {
-	case heard:
+	case Heard:
 		time.AfterFunc(lag, func() { w.spring(tr) })
 		return resp, nil
-	case answered:
+	case Answered:
 		w.spring(tr)
 		return resp, nil
-	case unheard, beforeIt, delayed:
+	case Unheard, BeforeIt, Delayed:
 	}
 	_, err = io.Copy(io.Discard, resp.Body)
 	w.spring(tr)
@@ -232,8 +233,8 @@ func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // parseWrite reads what a request to the API server asks for, from
 // /api/v1/[namespaces/NS/]RESOURCE[/NAME[/SUB]] and the same under /apis/GROUP.
-func parseWrite(method, path string, body []byte) write {
-	out := write{body: body, verb: map[string]string{
+func parseWrite(method, path string, body []byte) Write {
+	out := Write{body: body, Verb: map[string]string{
 		http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete",
 	}[method]}
 	parts := strings.Split(strings.Trim(path, "/"), "/")
@@ -248,7 +249,7 @@ func parseWrite(method, path string, body []byte) write {
 	if parts[0] == "namespaces" && len(parts) > 2 {
 		out.namespace, parts = parts[1], parts[2:]
 	}
-	for i, to := range []*string{&out.resource, &out.name, &out.subresource} {
+	for i, to := range []*string{&out.Resource, &out.name, &out.subresource} {
 		if i < len(parts) {
 			*to = parts[i]
 		}
@@ -256,15 +257,15 @@ func parseWrite(method, path string, body []byte) write {
 	return out
 }
 
-// effecting matches the write that has an effect.
-func (f *fixture) effecting(e effect) func(write) bool {
-	return func(w write) bool { return effectOf(w, f.system) == e }
+// Effecting matches the write that has an effect.
+func (f *Fixture) Effecting(e Effect) func(Write) bool {
+	return func(w Write) bool { return EffectOf(w, f.System) == e }
 }
 
-// reserving matches the write of an incident that says that a step will now be started.
-func reserving(action string) func(write) bool {
-	return func(w write) bool {
-		if w.resource != "incidents" || w.verb == "delete" {
+// Reserving matches the write of an incident that says that a step will now be started.
+func Reserving(action string) func(Write) bool {
+	return func(w Write) bool {
+		if w.Resource != "incidents" || w.Verb == "delete" {
 			return false
 		}
 		in, ok := written(w.body)
@@ -274,9 +275,9 @@ func reserving(action string) func(write) bool {
 
 // written reads the incident out of a write: the object, or a JSON patch that sets its
 // status.
-func written(body []byte) (incident, bool) {
+func written(body []byte) (Incident, bool) {
 	var o struct {
-		Status incident `json:"status"`
+		Status Incident `json:"status"`
 	}
 	if json.Unmarshal(body, &o) == nil {
 		return o.Status, true
@@ -286,7 +287,7 @@ func written(body []byte) (incident, bool) {
 		Value json.RawMessage `json:"value"`
 	}
 	if json.Unmarshal(body, &ops) != nil {
-		return incident{}, false
+		return Incident{}, false
 	}
 	for _, op := range ops {
 		if op.Path == "/status" {
@@ -294,31 +295,31 @@ func written(body []byte) (incident, bool) {
 			return o.Status, err == nil
 		}
 	}
-	return incident{}, false
+	return Incident{}, false
 }
 
-// serveOver starts a replica that reaches the API server over the wire alone.
-func (f *fixture) serveOver(t *testing.T, w *wire, c settings) *service {
+// ServeOver starts a replica that reaches the API server over the wire alone.
+func (f *Fixture) ServeOver(t *testing.T, w *Wire, c Settings) *Service {
 	t.Helper()
-	s := f.replica(t, c, cluster.FreePort(t), w.kubeconfig)
-	s.start(t)
+	s := f.Replica(t, c, cluster.FreePort(t), w.Kubeconfig)
+	s.Start(t)
 	return s
 }
 
-// awaitSprung waits until a trap for a step has sprung, and fails the test at once when the
+// AwaitSprung waits until a trap for a step has sprung, and fails the test at once when the
 // incident of the node ends before.
-func (f *fixture) awaitSprung(t *testing.T, tr *trap, node, action string) {
+func (f *Fixture) AwaitSprung(t *testing.T, tr *trap, node, action string) {
 	t.Helper()
-	f.Await(t, "the trap at "+action+" to spring", soon, func(ctx context.Context) (bool, string, error) {
-		if tr.sprung() {
+	f.Await(t, "the trap at "+action+" to spring", Soon, func(ctx context.Context) (bool, string, error) {
+		if tr.Sprung() {
 			return true, "", nil
 		}
-		all, err := f.stored(ctx, "gpu-lost", node)
+		all, err := f.Stored(ctx, "gpu-lost", node)
 		if err != nil || len(all) == 0 {
 			return false, "no incident", err
 		}
 		in := all[len(all)-1]
-		if in.closed() {
+		if in.Over() {
 			t.Fatalf("the incident ended before it came to %s: %s", action, in)
 		}
 		return false, in.String(), nil

@@ -1,4 +1,4 @@
-package spine
+package scene
 
 import (
 	"context"
@@ -13,13 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// ladder is what the tests' playbook does, in order.
-var ladder = []string{"cordon", "checkpoint", "stop", "start", "drain", "reboot", "verify", "release"}
+// Ladder is what the tests' playbook does, in order.
+var Ladder = []string{"cordon", "checkpoint", "stop", "start", "drain", "reboot", "verify", "release"}
 
 var incidentsResource = schema.GroupVersionResource{Group: "stoker.dev", Version: "v1alpha1", Resource: "incidents"}
 
-// An incident is what the custom resource's status and the API say of one.
-type incident struct {
+// An Incident is what the custom resource's status and the API say of one.
+type Incident struct {
 	Name       string `json:"name"`
 	Occurrence int    `json:"occurrence"`
 	Subject    struct {
@@ -28,7 +28,7 @@ type incident struct {
 	Class    string `json:"class"`
 	Phase    string `json:"phase"`
 	Playbook string `json:"playbook"`
-	Steps    []step `json:"steps"`
+	Steps    []Step `json:"steps"`
 	Evidence []struct {
 		Source string `json:"source"`
 	} `json:"evidence"`
@@ -46,8 +46,8 @@ type incident struct {
 	} `json:"losses"`
 }
 
-// A step is what became of one rung.
-type step struct {
+// A Step is what became of one rung.
+type Step struct {
 	Action   string    `json:"action"`
 	Reserved time.Time `json:"reserved"`
 	Ended    time.Time `json:"ended"`
@@ -56,25 +56,26 @@ type step struct {
 	Note     string    `json:"note"`
 }
 
-func (in incident) closed() bool { return in.Phase == "resolved" || in.Phase == "cancelled" }
+// Over reports whether the incident is closed.
+func (in Incident) Over() bool { return in.Phase == "resolved" || in.Phase == "cancelled" }
 
 // runs reports whether the step of that action was reserved and has not ended.
-func (in incident) runs(action string) bool {
-	return slices.ContainsFunc(in.Steps, func(s step) bool { return s.Action == action && s.Ending == "" && !s.Skipped })
+func (in Incident) runs(action string) bool {
+	return slices.ContainsFunc(in.Steps, func(s Step) bool { return s.Action == action && s.Ending == "" && !s.Skipped })
 }
 
-// step returns the newest step of that action; the zero step when there is none.
-func (in incident) step(action string) step {
+// Rung returns the newest step of that action; the zero step when there is none.
+func (in Incident) Rung(action string) Step {
 	for _, s := range slices.Backward(in.Steps) {
 		if s.Action == action {
 			return s
 		}
 	}
-	return step{}
+	return Step{}
 }
 
 // String is the incident in a few lines, for messages.
-func (in incident) String() string {
+func (in Incident) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s (%s)", in.Name, in.Phase, in.Reason)
 	for _, s := range in.Steps {
@@ -90,20 +91,20 @@ func (in incident) String() string {
 	return b.String()
 }
 
-// stored returns the incidents of a class about a node, as the custom resources have
+// Stored returns the incidents of a class about a node, as the custom resources have
 // them, oldest first.
-func (f *fixture) stored(ctx context.Context, class, node string) ([]incident, error) {
-	list, err := f.Dynamic.Resource(incidentsResource).Namespace(f.system).List(ctx, metav1.ListOptions{})
+func (f *Fixture) Stored(ctx context.Context, class, node string) ([]Incident, error) {
+	list, err := f.Dynamic.Resource(incidentsResource).Namespace(f.System).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
-	var out []incident
+	var out []Incident
 	for _, o := range list.Items {
 		b, err := json.Marshal(o.Object["status"])
 		if err != nil {
 			return nil, err
 		}
-		var in incident
+		var in Incident
 		if err := json.Unmarshal(b, &in); err != nil {
 			return nil, fmt.Errorf("status of incident %s: %w", o.GetName(), err)
 		}
@@ -111,16 +112,16 @@ func (f *fixture) stored(ctx context.Context, class, node string) ([]incident, e
 			out = append(out, in)
 		}
 	}
-	slices.SortFunc(out, func(a, b incident) int { return a.Opened.Compare(b.Opened) })
+	slices.SortFunc(out, func(a, b Incident) int { return a.Opened.Compare(b.Opened) })
 	return out, nil
 }
 
-// await waits until the newest gpu-lost incident of a node is as wanted.
-func (f *fixture) await(t *testing.T, node, what string, within time.Duration, want func(incident) bool) incident {
+// AwaitIncident waits until the newest gpu-lost incident of a node is as wanted.
+func (f *Fixture) AwaitIncident(t *testing.T, node, what string, within time.Duration, want func(Incident) bool) Incident {
 	t.Helper()
-	var last incident
+	var last Incident
 	f.Await(t, "the incident of "+node+" "+what, within, func(ctx context.Context) (bool, string, error) {
-		all, err := f.stored(ctx, "gpu-lost", node)
+		all, err := f.Stored(ctx, "gpu-lost", node)
 		if err != nil || len(all) == 0 {
 			return false, "no incident", err
 		}
@@ -130,22 +131,22 @@ func (f *fixture) await(t *testing.T, node, what string, within time.Duration, w
 	return last
 }
 
-// awaitRunning waits until a step is reserved and runs.
-func (f *fixture) awaitStep(t *testing.T, node, action string) incident {
+// AwaitStep waits until a step is reserved and runs.
+func (f *Fixture) AwaitStep(t *testing.T, node, action string) Incident {
 	t.Helper()
-	return f.await(t, node, "to be at "+action, soon, func(in incident) bool {
-		if in.closed() {
+	return f.AwaitIncident(t, node, "to be at "+action, Soon, func(in Incident) bool {
+		if in.Over() {
 			t.Fatalf("the incident ended before it came to %s: %s", action, in)
 		}
 		return in.runs(action)
 	})
 }
 
-// awaitHealed waits until the incident is resolved, and checks that each rung of the
+// AwaitHealed waits until the incident is resolved, and checks that each rung of the
 // ladder was climbed once, in order.
-func (f *fixture) awaitHealed(t *testing.T, node string, within time.Duration) incident {
+func (f *Fixture) AwaitHealed(t *testing.T, node string, within time.Duration) Incident {
 	t.Helper()
-	in := f.await(t, node, "to be over", within, incident.closed)
+	in := f.AwaitIncident(t, node, "to be over", within, Incident.Over)
 	t.Logf("%s after %.1f s", in, in.Closed.Sub(in.Opened).Seconds())
 	if in.Phase != "resolved" || in.Occurrence != 1 {
 		t.Errorf("the incident is %s, occurrence %d; want resolved, 1", in.Phase, in.Occurrence)
@@ -157,16 +158,16 @@ func (f *fixture) awaitHealed(t *testing.T, node string, within time.Duration) i
 			t.Errorf("step %s ended %q (skipped: %v): %s; want done", s.Action, s.Ending, s.Skipped, s.Note)
 		}
 	}
-	if !slices.Equal(did, ladder) {
-		t.Errorf("steps %v, want %v", did, ladder)
+	if !slices.Equal(did, Ladder) {
+		t.Errorf("steps %v, want %v", did, Ladder)
 	}
 	return in
 }
 
-// checkOne checks that there has been one gpu-lost incident of a node.
-func (f *fixture) checkOne(t *testing.T, node string) {
+// CheckOne checks that there has been one gpu-lost incident of a node.
+func (f *Fixture) CheckOne(t *testing.T, node string) {
 	t.Helper()
-	all, err := f.stored(t.Context(), "gpu-lost", node)
+	all, err := f.Stored(t.Context(), "gpu-lost", node)
 	if err != nil {
 		t.Fatal(err)
 	}
