@@ -34,14 +34,14 @@ type Wire struct {
 	next       http.RoundTripper
 
 	mu   sync.Mutex
-	trap *trap
+	trap *Trap
 	// closing was taken off the wire and springs in a moment. Until then no other write passes:
 	// the step that the trap was laid for is to be the one that runs.
-	closing *trap
+	closing *Trap
 }
 
-// A trap waits for one write and springs once.
-type trap struct {
+// A Trap waits for one write and springs once.
+type Trap struct {
 	match func(Write) bool
 	when  Moment
 	do    func()
@@ -112,19 +112,19 @@ func (f *Fixture) NewWire(t *testing.T) *Wire {
 }
 
 // Lay lays a trap. There may be one at a time.
-func (w *Wire) Lay(t *testing.T, when Moment, match func(Write) bool, do func()) *trap {
+func (w *Wire) Lay(t *testing.T, when Moment, match func(Write) bool, do func()) *Trap {
 	t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.trap != nil {
 		t.Fatal("there is another trap on the wire")
 	}
-	w.trap = &trap{match: match, when: when, do: do, done: make(chan struct{})}
+	w.trap = &Trap{match: match, when: when, do: do, done: make(chan struct{})}
 	return w.trap
 }
 
 // Sprung reports whether the trap's do has returned.
-func (tr *trap) Sprung() bool {
+func (tr *Trap) Sprung() bool {
 	select {
 	case <-tr.done:
 		return true
@@ -134,7 +134,7 @@ func (tr *trap) Sprung() bool {
 }
 
 // waiting returns the trap if it waits for this write.
-func (w *Wire) waiting(what Write) *trap {
+func (w *Wire) waiting(what Write) *Trap {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.trap == nil || !w.trap.match(what) {
@@ -144,7 +144,7 @@ func (w *Wire) waiting(what Write) *trap {
 }
 
 // take removes a trap from the wire. It reports false when it has sprung meanwhile.
-func (w *Wire) take(tr *trap) bool {
+func (w *Wire) take(tr *Trap) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.trap != tr {
@@ -171,7 +171,7 @@ func (w *Wire) pass() error {
 }
 
 // spring does what the trap was laid for.
-func (w *Wire) spring(tr *trap) {
+func (w *Wire) spring(tr *Trap) {
 	tr.do()
 	w.mu.Lock()
 	w.closing = nil
@@ -308,7 +308,7 @@ func (f *Fixture) ServeOver(t *testing.T, w *Wire, c Settings) *Service {
 
 // AwaitSprung waits until a trap for a step has sprung, and fails the test at once when the
 // incident of the node ends before.
-func (f *Fixture) AwaitSprung(t *testing.T, tr *trap, node, action string) {
+func (f *Fixture) AwaitSprung(t *testing.T, tr *Trap, node, action string) {
 	t.Helper()
 	f.Await(t, "the trap at "+action+" to spring", Soon, func(ctx context.Context) (bool, string, error) {
 		if tr.Sprung() {
