@@ -8,6 +8,8 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // passedBy is the header that names the replica which has passed a request on. It is
@@ -24,11 +26,16 @@ var dialer = net.Dialer{Timeout: 2 * time.Second}
 type relay struct {
 	log       *slog.Logger
 	opts      Options
+	passed    *prometheus.CounterVec
 	transport *http.Transport
 }
 
-func newRelay(log *slog.Logger, o Options) *relay {
-	return &relay{log: log, opts: o, transport: &http.Transport{
+func newRelay(log *slog.Logger, reg prometheus.Registerer, o Options) *relay {
+	passed := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "stoker_rules_passed_on_total", Help: "Requests that came to a replica that does not lead: passed on, refused since nobody leads, or not answered by the leader.",
+	}, []string{"result"})
+	reg.MustRegister(passed)
+	return &relay{log: log, opts: o, passed: passed, transport: &http.Transport{
 		ResponseHeaderTimeout: passedWithin, DisableKeepAlives: true,
 		// A leader is another process with every change: what cannot be reached is known soon.
 		DialContext: dialer.DialContext,
@@ -43,7 +50,10 @@ func (p *relay) lead(next http.HandlerFunc) http.HandlerFunc {
 			next(w, r)
 			return
 		}
+		result := "passed"
+		defer func() { p.passed.WithLabelValues(result).Inc() }()
 		refuse := func(format string, args ...any) {
+			result = "no_leader"
 			w.Header().Set("Retry-After", "5")
 			http.Error(w, fmt.Sprintf(format, args...), http.StatusServiceUnavailable)
 		}
@@ -68,6 +78,7 @@ func (p *relay) lead(next http.HandlerFunc) http.HandlerFunc {
 			ErrorLog: slog.NewLogLogger(p.log.Handler(), slog.LevelDebug),
 			ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, err error) {
 				p.log.Warn("request not passed on", "leader", leader, "err", err)
+				defer func() { result = "failed" }()
 				refuse("the leader at %s does not answer: %v", leader, err)
 			},
 		}

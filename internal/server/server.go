@@ -76,7 +76,7 @@ func Handler(log *slog.Logger, reg *prometheus.Registry, w Walker, clock func() 
 	mux.Handle("GET /api/v1/journal", s.authenticated(s.journal))
 	mux.Handle("GET /api/v1/explain/{kind}/{name...}", s.authenticated(s.explain))
 	if !o.ReadOnly {
-		to := newRelay(log, o)
+		to := newRelay(log, reg, o)
 		mux.Handle("POST /webhook/alertmanager", s.authenticated(to.lead(s.webhook)))
 		mux.Handle("POST /api/v2/alerts", s.speaks(to.lead(s.alerts)))
 	}

@@ -52,16 +52,54 @@ func (c *Cluster) SilenceAlerts(t testing.TB, d time.Duration, matchers ...Match
 	return silence.SilenceID
 }
 
+// A Silence is what Alertmanager says of one.
+type Silence struct {
+	ID        string    `json:"id"`
+	CreatedBy string    `json:"createdBy"`
+	Comment   string    `json:"comment"`
+	EndsAt    time.Time `json:"endsAt"`
+	Matchers  []Matcher `json:"matchers"`
+	Status    struct {
+		State string `json:"state"`
+	} `json:"status"`
+}
+
+// Silences returns those of Alertmanager that are in force.
+func (c *Cluster) Silences(t testing.TB) []Silence {
+	t.Helper()
+	var all, active []Silence
+	if err := json.Unmarshal(c.alertmanagerDo(t, http.MethodGet, "/api/v2/silences", nil), &all); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range all {
+		if s.Status.State == "active" {
+			active = append(active, s)
+		}
+	}
+	return active
+}
+
+// LiftSilence ends a silence.
+func (c *Cluster) LiftSilence(t testing.TB, id string) {
+	t.Helper()
+	c.alertmanagerDo(t, http.MethodDelete, "/api/v2/silence/"+id, nil)
+}
+
 func (c *Cluster) alertmanagerPost(t testing.TB, path string, body any) []byte {
 	t.Helper()
-	if c.Alertmanager == nil {
-		t.Fatal("this cluster has no Alertmanager, see Options")
-	}
 	data, err := json.Marshal(body)
 	if err != nil {
 		t.Fatal(err)
 	}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, c.AlertmanagerURL+path, bytes.NewReader(data))
+	return c.alertmanagerDo(t, http.MethodPost, path, data)
+}
+
+func (c *Cluster) alertmanagerDo(t testing.TB, method, path string, data []byte) []byte {
+	t.Helper()
+	if c.Alertmanager == nil {
+		t.Fatal("this cluster has no Alertmanager, see Options")
+	}
+	req, err := http.NewRequestWithContext(t.Context(), method, c.AlertmanagerURL+path, bytes.NewReader(data))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +116,7 @@ func (c *Cluster) alertmanagerPost(t testing.TB, path string, body any) []byte {
 		t.Fatal(err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		t.Fatalf("POST %s answers %s: %s", path, resp.Status, fmt.Sprintf("%.500s", answer))
+		t.Fatalf("%s %s answers %s: %s", method, path, resp.Status, fmt.Sprintf("%.500s", answer))
 	}
 	return answer
 }

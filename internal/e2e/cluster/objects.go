@@ -166,6 +166,33 @@ func (c *Cluster) ServiceAccountKubeconfig(t testing.TB, namespace, name string)
 	return path
 }
 
+// PodToken returns a token of the service account for the audience, good for an hour and
+// bound to a pod of that account on the node, as the kubelet projects one into the pod.
+func (c *Cluster) PodToken(t testing.TB, namespace, account, node, audience string) string {
+	t.Helper()
+	pod, err := c.Client.CoreV1().Pods(namespace).Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: account + "-"},
+		Spec: corev1.PodSpec{
+			NodeName: node, ServiceAccountName: account,
+			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			Containers:  []corev1.Container{{Name: "collector", Image: "example.com/collector:1"}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatalf("create a pod of %s on %s: %v", account, node, err)
+	}
+	token, err := c.Client.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), account, &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{
+			Audiences: []string{audience}, ExpirationSeconds: new(int64(3600)),
+			BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatalf("request a token of %s/%s for a pod on %s: %v", namespace, account, node, err)
+	}
+	return token.Status.Token
+}
+
 // serviceAccountUser returns the user name of a service account.
 func serviceAccountUser(namespace, name string) string {
 	return "system:serviceaccount:" + namespace + ":" + name

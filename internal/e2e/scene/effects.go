@@ -46,7 +46,7 @@ type Write struct {
 func EffectOf(w Write, system string) Effect {
 	own := w.namespace == system
 	switch {
-	case own && (w.Resource == "incidents" || w.Resource == "leases" || w.Resource == "events"), w.Resource == "events":
+	case own && (w.Resource == "incidents" || w.Resource == "leases" || w.Resource == "events"), w.Resource == "events", w.Resource == "tokenreviews":
 		return noEffect
 	case own && w.Resource == "jobs" && w.Verb == "create":
 		return Reboots

@@ -36,7 +36,7 @@ const (
 type Fixture struct {
 	*Suite
 
-	id         string
+	ID         string
 	System     string // namespace of the service
 	Train      string // namespace of the jobs
 	User       string // the service's, as the audit log names it
@@ -67,7 +67,7 @@ func SetUp(t *testing.T, id string, n Needs) *Fixture {
 	if n := s.runs[id]; n > 1 { // go test -count
 		id = fmt.Sprintf("%s-%d", id, n)
 	}
-	f := &Fixture{Suite: s, id: id, System: "stoker-" + id, Train: "train-" + id}
+	f := &Fixture{Suite: s, ID: id, System: "stoker-" + id, Train: "train-" + id}
 	f.User = "system:serviceaccount:" + f.System + ":" + account
 	t.Cleanup(func() { f.tearDown(t) })
 
@@ -115,7 +115,7 @@ func (f *Fixture) tearDown(t *testing.T) {
 func (f *Fixture) StartJob(t *testing.T, stopAfter time.Duration) (ill string) {
 	t.Helper()
 	job := cluster.IndexedJob(f.Train, JobName, workers, gpusANode)
-	job.Spec.Template.Spec.NodeSelector = map[string]string{testLabel: f.id}
+	job.Spec.Template.Spec.NodeSelector = map[string]string{testLabel: f.ID}
 	cluster.StopAfter(job, stopAfter)
 	f.CreateJob(t, job)
 	for _, p := range f.AwaitRunning(t, f.Train, JobName, Soon) {
@@ -143,7 +143,7 @@ func (f *Fixture) StartLodger(t *testing.T, node string, stopAfter time.Duration
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{"e2e.stoker.dev/stop-after": stopAfter.String()}},
 				Spec: corev1.PodSpec{
-					NodeSelector: map[string]string{testLabel: f.id},
+					NodeSelector: map[string]string{testLabel: f.ID},
 					Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 						PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 100, Preference: corev1.NodeSelectorTerm{
 							MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},

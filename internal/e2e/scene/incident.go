@@ -175,3 +175,11 @@ func (f *Fixture) CheckOne(t *testing.T, node string) {
 		t.Errorf("%d incidents of %s, want 1: %v", len(all), node, all)
 	}
 }
+
+// LoseIncidents deletes every incident of the service, as a store that is lost.
+func (f *Fixture) LoseIncidents(t *testing.T) {
+	t.Helper()
+	if err := f.Dynamic.Resource(incidentsResource).Namespace(f.System).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,11 +23,23 @@ type Settings struct {
 	Mode       string        // auto when empty
 	checkpoint time.Duration // for how long an answer is waited for; a minute when zero
 	Scrape     string        // address of a collector; none when empty
+	Steps      string        // of the playbook for gpu-lost; those of [Ladder] when empty
 	Budget     string        // of nodes that may be out; 20% when empty
 	Verify     time.Duration // for which a node has to be whole; 3s when zero
 	Collectors string        // namespace/name of the account of collectors; none when empty
 	Alerting   string        // the section alertmanager, as YAML in one line; none when empty
 }
+
+// steps are the ladder, to be filled in with the times for checkpoint and verify.
+const steps = `      - cordon: {}
+      - checkpoint: {within: %s}
+      - stop: {within: 3m}
+      - start: {from: latest-complete, avoid: node, attempts: 3}
+      - drain: {within: 3m}
+      - reboot: {within: 3m}
+      - verify: {for: %s, within: 3m}
+      - release: {}
+`
 
 // YAML is the configuration file: the ladder as it is shipped, with times for a test.
 // A restart of the service may take long here, so no step that could fail for it is short.
@@ -46,6 +59,9 @@ func (c Settings) YAML(tokenFile string) string {
 	if c.Alerting == "" {
 		c.Alerting = "{}"
 	}
+	if c.Steps == "" {
+		c.Steps = fmt.Sprintf(steps, c.checkpoint, c.Verify)
+	}
 	scrape := "[]"
 	if c.Scrape != "" {
 		scrape = "[{url: " + c.Scrape + "}]"
@@ -56,15 +72,7 @@ playbooks:
   - name: gpu-lost
     class: gpu-lost
     steps:
-      - cordon: {}
-      - checkpoint: {within: %s}
-      - stop: {within: 3m}
-      - start: {from: latest-complete, avoid: node, attempts: 3}
-      - drain: {within: 3m}
-      - reboot: {within: 3m}
-      - verify: {for: %s, within: 3m}
-      - release: {}
-    onFailure: [hold, notify]
+%s    onFailure: [hold, notify]
 gates:
   budgets:
     - {name: fleet, maxUnavailable: %s, atLeast: 1}
@@ -76,7 +84,7 @@ telemetry:
   every: 1s
   scrape: %s
 leaderElection: {lease: 3s, renew: 2s, retry: 500ms}
-`, c.Mode, c.checkpoint, c.Verify, c.Budget, tokenFile, c.Collectors, c.Alerting, scrape)
+`, c.Mode, c.Steps, c.Budget, tokenFile, c.Collectors, c.Alerting, scrape)
 }
 
 // A Service is one replica of the service, which may be killed and started again.
@@ -101,7 +109,7 @@ func (f *Fixture) Serve(t *testing.T, c Settings) *Service {
 // Replica writes the configuration of a replica and does not start it.
 func (f *Fixture) Replica(t *testing.T, c Settings, port int, kubeconfig string) *Service {
 	t.Helper()
-	s := &Service{Fixture: f, Port: port, kubeconfig: kubeconfig, configFile: filepath.Join(f.Folder, fmt.Sprintf("%s-%d.yaml", f.id, port))}
+	s := &Service{Fixture: f, Port: port, kubeconfig: kubeconfig, configFile: filepath.Join(f.Folder, fmt.Sprintf("%s-%d.yaml", f.ID, port))}
 	s.Configure(t, c.YAML(f.TokenFile))
 	t.Cleanup(func() {
 		if t.Failed() && s.Proc != nil {
@@ -126,7 +134,7 @@ func (s *Service) Configure(t *testing.T, text string) {
 // Start starts the replica and waits until it is alive, which does not mean that it leads.
 func (s *Service) Start(t *testing.T) {
 	t.Helper()
-	s.Proc = s.StartProgram(t, "stoker-"+s.id, s.stokerBin, []string{
+	s.Proc = s.StartProgram(t, "stoker-"+s.ID, s.stokerBin, []string{
 		"controller", "--config", s.configFile, "--kubeconfig", s.kubeconfig, "--namespace", s.System,
 		"--listen", fmt.Sprintf("127.0.0.1:%d", s.Port), "--log-level", "debug", "--identity", s.Identity,
 	}, nil)
@@ -239,7 +247,7 @@ func (s *Service) Incidents(t *testing.T) []Incident {
 		t.Fatalf("decode %.500s: %v", text, err)
 	}
 	for _, in := range all {
-		if strings.HasPrefix(in.Subject.Node, s.id+"-") {
+		if strings.HasPrefix(in.Subject.Node, s.ID+"-") {
 			ours = append(ours, in)
 		}
 	}
@@ -318,4 +326,38 @@ func (s *Service) Explain(t *testing.T, what string) string {
 		t.Fatalf("stoker explain %s ends with %d: %s", what, code, complaint)
 	}
 	return text
+}
+
+// Metric returns the value of a series of /metrics, written as there; 0 when it is not there.
+func (s *Service) Metric(t *testing.T, series string) float64 {
+	t.Helper()
+	v, err := s.metric(t.Context(), series)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func (s *Service) metric(ctx context.Context, series string) (float64, error) {
+	_, text, err := s.Ask(ctx, http.MethodGet, "/metrics", "", nil)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, series+" "); ok {
+			return strconv.ParseFloat(strings.TrimSpace(rest), 64)
+		}
+	}
+	return 0, nil
+}
+
+// AwaitMetric waits until a series is as wanted, and returns it.
+func (s *Service) AwaitMetric(t *testing.T, series string, within time.Duration, want func(float64) bool) (v float64) {
+	t.Helper()
+	s.Await(t, "the series "+series, within, func(ctx context.Context) (bool, string, error) {
+		var err error
+		v, err = s.metric(ctx, series)
+		return err == nil && want(v), fmt.Sprint(v), err
+	})
+	return v
 }

@@ -39,7 +39,9 @@ type Suite struct {
 	// webhook is the port to which Alertmanager sends; the service of a test that is
 	// to hear of it listens there.
 	WebhookPort int
-	runs        map[string]int // of each test's fixture
+	// OtherPort is that of a second replica.
+	OtherPort int
+	runs      map[string]int // of each test's fixture
 }
 
 var (
@@ -73,7 +75,7 @@ func newSuite(t *testing.T) (*Suite, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Suite{Folder: dir, stokerBin: bin, Token: rand.Text(), TokenFile: filepath.Join(dir, "token"), WebhookPort: cluster.FreePort(t), runs: map[string]int{}}
+	s := &Suite{Folder: dir, stokerBin: bin, Token: rand.Text(), TokenFile: filepath.Join(dir, "token"), WebhookPort: cluster.FreePort(t), OtherPort: cluster.FreePort(t), runs: map[string]int{}}
 	if err := os.WriteFile(s.TokenFile, []byte(s.Token+"\n"), 0o600); err != nil {
 		return nil, err
 	}
@@ -88,7 +90,7 @@ func newSuite(t *testing.T) (*Suite, error) {
 // routes to Stoker.
 func (s *Suite) alertmanagerConfig() string {
 	if options.Alertmanager != nil {
-		return options.Alertmanager(s.WebhookPort, s.TokenFile)
+		return options.Alertmanager(s.WebhookPort, s.OtherPort, s.TokenFile)
 	}
 	return fmt.Sprintf(`
 route:
@@ -126,9 +128,9 @@ func (s *Suite) Stoker(t *testing.T, args ...string) (stdout, stderr string, cod
 
 // Options say how the group's control plane differs from the usual one.
 type Options struct {
-	// Alertmanager is its configuration, given the port and the token file of the service;
+	// Alertmanager is its configuration, given the ports of the service's replicas and the token file;
 	// nil: each alert is sent by itself, at once.
-	Alertmanager func(port int, tokenFile string) string
+	Alertmanager func(port, other int, tokenFile string) string
 }
 
 // options are those of the group that runs.

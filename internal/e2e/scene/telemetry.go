@@ -56,13 +56,15 @@ type Telemetry struct {
 	port    int
 	page    string // file
 	Address string
+	more    []string // arguments
 	proc    *cluster.Process
 }
 
-// Collect runs the collector of a node on a page that a test replaces.
-func (f *Fixture) Collect(t *testing.T, node, boot, page string) *Telemetry {
+// Collect runs the collector of a node on a page that a test replaces, with more
+// arguments than the usual ones.
+func (f *Fixture) Collect(t *testing.T, node, boot, page string, more ...string) *Telemetry {
 	t.Helper()
-	c := &Telemetry{Fixture: f, node: node, port: cluster.FreePort(t), page: filepath.Join(f.Folder, node+".prom")}
+	c := &Telemetry{Fixture: f, node: node, more: more, port: cluster.FreePort(t), page: filepath.Join(f.Folder, node+".prom")}
 	c.Address = fmt.Sprintf("http://127.0.0.1:%d/metrics", c.port)
 	c.Show(t, page)
 	c.start(t, boot)
@@ -71,10 +73,10 @@ func (f *Fixture) Collect(t *testing.T, node, boot, page string) *Telemetry {
 
 func (c *Telemetry) start(t *testing.T, boot string) {
 	t.Helper()
-	c.proc = c.StartCollector(t, []string{
+	c.proc = c.StartCollector(t, append([]string{
 		"--source", "file", "--file", c.page, "--node", c.node, "--boot-id", boot,
-		"--interval", "500ms", "--listen", fmt.Sprintf("127.0.0.1:%d", c.port),
-	}, nil)
+		"--interval", "500ms", "--listen", c.Target(),
+	}, c.more...), nil)
 	c.Await(t, "the collector to show GPUs", Soon, func(ctx context.Context) (bool, string, error) {
 		if !c.proc.Running() {
 			t.Fatalf("the collector ended with %d: %s", c.proc.ExitCode(), lastLines(c.proc.LogPath, 20))
@@ -83,6 +85,9 @@ func (c *Telemetry) start(t *testing.T, boot string) {
 		return strings.Contains(text, boot) && strings.Contains(text, "GPU-00000003"), fmt.Sprintf("%d bytes", len(text)), err
 	})
 }
+
+// Target is host:port of the collector.
+func (c *Telemetry) Target() string { return fmt.Sprintf("127.0.0.1:%d", c.port) }
 
 func (c *Telemetry) read(ctx context.Context) (string, error) {
 	s := Service{Port: c.port}

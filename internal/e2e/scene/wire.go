@@ -104,7 +104,7 @@ func (f *Fixture) NewWire(t *testing.T) *Wire {
 		c.Server = srv.URL
 		c.CertificateAuthorityData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
 	}
-	w.Kubeconfig = filepath.Join(f.Folder, f.id+"-wire.kubeconfig")
+	w.Kubeconfig = filepath.Join(f.Folder, f.ID+"-wire.kubeconfig")
 	if err := clientcmd.WriteToFile(*cfg, w.Kubeconfig); err != nil {
 		t.Fatal(err)
 	}

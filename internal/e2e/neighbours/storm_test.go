@@ -1,0 +1,98 @@
+package neighbours
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"stoker.dev/stoker/internal/e2e/cluster"
+	"stoker.dev/stoker/internal/e2e/scene"
+)
+
+// StormEnv names the environment variable that says how long the storm lasts; half a
+// minute when it is empty. The number of alerts is the same.
+const StormEnv = "STOKER_STORM"
+
+const (
+	stormNodes  = 50
+	stormAlerts = 50_000
+	stormRounds = 100 // each with ten alerts of every node
+)
+
+// TestStorm sends 50,000 alerts about 50 nodes, among them one fault of each, told again and
+// again and happening again. Every node is acted on, once, and the service's memory and
+// goroutines stay as they are.
+func TestStorm(t *testing.T) {
+	lasts, err := time.ParseDuration(cmp.Or(os.Getenv(StormEnv), "30s"))
+	if err != nil {
+		t.Fatalf("%s: %v", StormEnv, err)
+	}
+	f := scene.SetUp(t, "storm", scene.Needs{Nodes: stormNodes})
+	s := f.Replica(t, scene.Settings{Steps: cordonAndLook, Budget: "100%"}, cluster.FreePort(t), f.Kubeconfig)
+	s.Start(t)
+	s.AwaitLeader(t)
+	begin := time.Now()
+	first := map[string]scene.Alert{}
+	for _, node := range f.Nodes {
+		first[node] = f.GPULost(t, node, begin)
+	}
+
+	var answers []time.Duration
+	var memory, goroutines []float64
+	sent := 0
+	for round := range stormRounds {
+		var alerts []scene.Alert
+		for _, node := range f.Nodes {
+			again := first[node]
+			again.Annotations = map[string]string{"summary": again.Annotations["summary"], "event_time": fmt.Sprintf("%.3f", float64(time.Now().UnixMilli())/1000)}
+			alerts = append(alerts, first[node], again)
+			for gpu := range stormAlerts/stormRounds/stormNodes - 2 {
+				alerts = append(alerts, scene.Alert{
+					Labels:      map[string]string{"alertname": "GPUXidSeen", "class": "none", "xid": "45", "node": node, "gpu": fmt.Sprint(gpu)},
+					Annotations: map[string]string{"summary": "XID 45"}, StartsAt: time.Now(),
+				})
+			}
+		}
+		body := scene.WebhookBody(t, alerts...)
+		asked := time.Now()
+		s.Tell(t, body)
+		answers = append(answers, time.Since(asked))
+		sent += len(alerts)
+		if round == 0 {
+			log := f.AwaitAudit(t, "every node to be cordoned", scene.Soon, func(l cluster.AuditLog) cluster.AuditLog {
+				l = f.Effects(scene.Cordons)(l)
+				if len(l) < stormNodes {
+					return nil
+				}
+				return l
+			})
+			t.Logf("all %d incidents act %.1f s after the first alert was sent", len(log), log[len(log)-1].Time.Sub(asked).Seconds())
+		}
+		memory = append(memory, s.Metric(t, "process_resident_memory_bytes")/1e6)
+		goroutines = append(goroutines, s.Metric(t, "go_goroutines"))
+		time.Sleep(time.Until(begin.Add(lasts * time.Duration(round+1) / stormRounds)))
+	}
+	slices.Sort(answers)
+	t.Logf("%d alerts in %.0f s; webhook to durable, %d alerts each: p50 %v, p99 %v", sent, time.Since(begin).Seconds(), sent/stormRounds,
+		answers[len(answers)/2].Round(time.Millisecond), answers[len(answers)-1].Round(time.Millisecond))
+	for what, all := range map[string][]float64{"MB of memory": memory, "goroutines": goroutines} {
+		early, late := median(all[stormRounds/5:2*stormRounds/5]), median(all[4*stormRounds/5:])
+		t.Logf("%s: %.0f early in the storm, %.0f late", what, early, late)
+		if late > 1.3*early {
+			t.Errorf("%s grow with the storm: %.0f early, %.0f late", what, early, late)
+		}
+	}
+	f.CheckEffects(t, map[scene.Effect]int{scene.Cordons: stormNodes})
+	for _, node := range f.Nodes {
+		f.CheckOne(t, node)
+	}
+}
+
+func median(v []float64) float64 {
+	v = slices.Clone(v)
+	slices.Sort(v)
+	return v[len(v)/2]
+}
