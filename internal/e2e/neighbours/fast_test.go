@@ -35,7 +35,7 @@ func TestCollectorsTellAtOnce(t *testing.T) {
 	follower := f.Replica(t, settings, f.OtherPort, f.Kubeconfig)
 	follower.Start(t)
 
-	sample := scene.ExporterSample(t)
+	sample := oneGPU(scene.ExporterSample(t))
 	tels := map[string]*scene.Telemetry{}
 	var targets []string
 	for i, node := range f.Nodes {
@@ -118,4 +118,16 @@ func checkSpeakers(t *testing.T, f *scene.Fixture, s *scene.Service) {
 			t.Errorf("a collector that tells %s is answered %d %s, want %d %s", what, code, text, tc.want, tc.text)
 		}
 	}
+}
+
+// oneGPU is a page with GPU 3 alone: so many collectors on one machine would otherwise
+// measure how fast it reads pages.
+func oneGPU(page string) string {
+	var b strings.Builder
+	for line := range strings.Lines(page) {
+		if strings.HasPrefix(line, "#") || strings.Contains(line, `gpu="3"`) {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
 }
