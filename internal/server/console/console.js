@@ -63,6 +63,11 @@
       say('live', '● Live, times are UTC');
     });
   };
+  // A browser has few connections to one server: a page that nobody sees keeps none.
+  document.addEventListener('visibilitychange', () => {
+    stream.close();
+    if (!document.hidden && root.dataset.stream !== 'paused') follow();
+  });
   pause.hidden = false;
   pause.addEventListener('click', () => {
     const stop = root.dataset.stream !== 'paused';
@@ -78,7 +83,7 @@
     const since = now ? `, of ${clock(now)} UTC` : '';
     if (root.dataset.stream === 'paused') return say('paused', `‖ Paused: this page is ${words(age * 1000)} old${since}`);
     if (age >= silent) say('stale', `⚠ No word from Stoker for ${words(age * 1000)}: this page is old${since}`);
-    if (stream.readyState === EventSource.CLOSED && age % retry === retry - 1) follow();
+    if (!document.hidden && stream.readyState === EventSource.CLOSED && age % retry === retry - 1) follow();
   }, 1000);
   follow();
 })();
