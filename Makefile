@@ -7,7 +7,7 @@ TOOLS  := go tool -modfile=internal/tools/go.mod
 # The discovery of clouds' targets is most of what promtool is made of; no rule needs it.
 PROMTOOL := GOFLAGS="$(GOFLAGS) -tags=remove_all_sd" $(TOOLS) promtool
 
-.PHONY: demo build test unit e2e e2e-programs lint fmt generate bench vuln ci demo-report clean
+.PHONY: demo build test unit e2e e2e-programs console lint fmt generate bench vuln ci demo-report clean
 
 demo: ## eight simulated nodes, three faults, about two minutes
 	@go build -o bin/stoker ./cmd/stoker
@@ -32,6 +32,10 @@ e2e-programs: ## the real control plane: etcd, Kubernetes, kwok, Alertmanager
 e2e: e2e-programs ## against the real control plane on loopback; GROUP=spine for one group
 	cd internal/e2e && $(GOTEST) -count=1 -p 1 -timeout 40m $(if $(GROUP),./$(GROUP)/...,./...)
 
+console: ## the console in Debian's chromium, which root gets by the way; pictures in bin/console
+	@command -v chromium >/dev/null || { apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core; }
+	cd internal/e2e && $(GOTEST) -tags browser -count=1 -timeout 10m ./console
+
 lint: ## formatting, vet, linters, rule files
 	$(TOOLS) golangci-lint run --allow-parallel-runners ./...
 	cd internal/e2e && go tool -modfile=../tools/go.mod golangci-lint run --allow-parallel-runners ./...
@@ -50,7 +54,7 @@ vuln: ## known vulnerabilities; needs the vulnerability database
 	$(TOOLS) govulncheck ./...
 
 ci: ## what CI runs, with a table of minutes per group
-	@.ci/groups lint unit e2e demo-report
+	@.ci/groups lint unit e2e console demo-report
 
 demo-report: ## the demo at full speed, and what its report says
 	@go build -o bin/stoker ./cmd/stoker
