@@ -45,6 +45,7 @@ var arrows = map[string][]string{
 	"internal/store":        {"internal/store", "internal/fleet", "internal/remedy", "deploy/crds"},
 	"internal/kube":         {"internal/kube", "internal/fleet", "internal/remedy", "internal/observe", "internal/config", "actuator"},
 	"internal/sim":          {"internal/sim", "internal/fleet", "internal/remedy", "actuator", "collector", "internal/series"},
+	"internal/replay":       {"internal/fleet", "internal/remedy", "internal/xid", "actuator"},
 	"internal/server":       {"internal/fleet", "internal/remedy", "internal/loop", "rules"},
 	"internal/app":          everything,
 	"internal/e2e":          everything,

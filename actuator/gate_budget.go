@@ -57,6 +57,9 @@ type budgetGate struct{ config BudgetConfig }
 func (g budgetGate) Name() string { return "budget " + g.config.Name }
 
 func (g budgetGate) Ask(q Question) remedy.GateResult {
+	if q.Incident.Class == remedy.ClassNodeNotice {
+		return pass("the node goes anyway, and its jobs have no time to wait")
+	}
 	reserved := map[string]bool{}
 	for _, in := range q.Incidents {
 		if in.Name == q.Incident.Name {

@@ -1,12 +1,18 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net"
+	"os"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"stoker.dev/stoker/internal/app"
 )
@@ -14,12 +20,17 @@ import (
 func demoCommand() *cobra.Command {
 	var o app.DemoOptions
 	var speed string
+	var compare bool
+	var seeds int
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show the loop on a simulated fleet, in virtual time",
 		Long: `Show the loop on a simulated fleet of 8 nodes with 8 GPUs each: some ten jobs, a GPU that falls off
 the bus, a job crash with its storm of XID 45, and lost telemetry. Only the first wants healing.
-One line per event; ends by itself with a report.`,
+One line per event; ends by itself with a report. With --for 0 it goes on until it is stopped.
+
+With --compare, fleets of three teams are run as fast as it goes, half a day each: with Stoker, without
+it, and under two policies that are in use. Faults come at the rates of docs/simulation.md, accelerated.`,
 		Args: usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if speed != "max" {
@@ -29,19 +40,57 @@ One line per event; ends by itself with a report.`,
 				}
 				o.Speed = v
 			}
-			if o.For <= 0 {
-				return exitError{2, fmt.Errorf("for %s is not above 0", o.For)}
+			switch {
+			case o.For < 0:
+				return exitError{2, fmt.Errorf("for %s is negative", o.For)}
+			case seeds < 1 || seeds > 10_000:
+				return exitError{2, fmt.Errorf("seeds: %d is not from 1 to 10000", seeds)}
+			case seeds > 1 && !compare:
+				return exitError{2, errors.New("several seeds want --compare")}
+			case compare && (o.Off || o.Listen != ""):
+				return exitError{2, errors.New("--compare goes with neither --off nor --listen")}
+			case compare:
+				c := app.CompareOptions{Seed: o.Seed, Seeds: seeds, Report: o.Report, Progress: progress(cmd.ErrOrStderr())}
+				if cmd.Flags().Changed("for") {
+					c.For = o.For
+				}
+				return app.Compare(cmd.Context(), cmd.OutOrStdout(), c)
 			}
 			o.Listening = func(a net.Addr) { fmt.Fprintf(cmd.ErrOrStderr(), "console, API and metrics at http://%s\n", a) }
-			return app.Demo(cmd.Context(), cmd.OutOrStdout(), o)
+			err := app.Demo(cmd.Context(), cmd.OutOrStdout(), o)
+			if o.For == 0 && errors.Is(err, context.Cause(cmd.Context())) && cmd.Context().Err() != nil {
+				return nil // stopping it is how it ends
+			}
+			return err
 		},
 	}
 	f := cmd.Flags()
-	f.DurationVar(&o.For, "for", 2*time.Hour, "how much of the fleet's time is shown")
+	f.DurationVar(&o.For, "for", 2*time.Hour, "how much of the fleet's time is shown; 0: until it is stopped; with --compare 12h when not given")
 	f.StringVar(&speed, "speed", "60", "seconds of the fleet's time in one second, or max")
 	f.Uint64Var(&o.Seed, "seed", 1, "what everything that is drawn is drawn from")
 	f.BoolVar(&o.Off, "off", false, "without Stoker, to compare")
+	f.BoolVar(&compare, "compare", false, "run the same fleets with Stoker, without it, and under policies that are in use")
+	f.IntVar(&seeds, "seeds", 1, "how many fleets are compared, beginning with --seed")
 	f.StringVar(&o.Report, "report", "", "file for the report as JSON")
 	f.StringVar(&o.Listen, "listen", "", "loopback address for API and metrics, such as 127.0.0.1:8080")
 	return cmd
+}
+
+// progress shows on a terminal how many runs are done, and nothing elsewhere.
+func progress(w io.Writer) func(done, all int) {
+	f, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return nil
+	}
+	var mu sync.Mutex
+	most := 0
+	return func(done, all int) {
+		mu.Lock()
+		defer mu.Unlock()
+		if most = max(most, done); most == all {
+			fmt.Fprintf(f, "\r\033[K")
+			return
+		}
+		fmt.Fprintf(f, "\r%d of %d runs", most, all)
+	}
 }

@@ -33,6 +33,10 @@ func TestTheShippedConfigurationIsRightAndSafe(t *testing.T) {
 	want := map[string]string{
 		"gpu-lost":    "cordon checkpoint stop start drain reboot verify release",
 		"gpu-hot":     "cordon checkpoint stop start verify release",
+		"gpu-ecc":     "cordon checkpoint stop start drain reboot verify release",
+		"gpu-driver":  "cordon checkpoint stop start drain reboot verify release",
+		"gpu-nvlink":  "cordon checkpoint stop start drain reboot verify release",
+		"node-notice": "cordon checkpoint stop start verify release",
 		"job-stalled": "stop start watch",
 
 		"job-out-of-memory": "stop recipe start watch",

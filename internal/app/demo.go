@@ -28,7 +28,7 @@ import (
 
 // DemoOptions say what the demonstration shows.
 type DemoOptions struct {
-	For    time.Duration // virtual time
+	For    time.Duration // virtual time; 0: until ctx ends, which is then no error but its cause
 	Speed  float64       // virtual seconds in a second; 0: as fast as it goes
 	Seed   uint64
 	Off    bool   // without Stoker, to compare
@@ -82,10 +82,13 @@ func Demo(ctx context.Context, out io.Writer, o DemoOptions) (err error) {
 				return err
 			}
 		}
-		if at.Sub(start) >= o.For {
+		if o.For > 0 && at.Sub(start) >= o.For {
 			break
 		}
 		if err := pace(ctx, wall, at.Sub(start), o.Speed); err != nil {
+			if o.For == 0 {
+				break
+			}
 			return fmt.Errorf("stopped after %s of the fleet's time: %w", at.Sub(start), err)
 		}
 	}
@@ -99,7 +102,10 @@ func Demo(ctx context.Context, out io.Writer, o DemoOptions) (err error) {
 	if err := report.summary(out, o.Off); err != nil {
 		return fmt.Errorf("print: %w", err)
 	}
-	return report.write(o.Report)
+	if err := report.write(o.Report); err != nil || o.For > 0 {
+		return err
+	}
+	return context.Cause(ctx)
 }
 
 // pace waits until the wall clock has caught up with the virtual one.
@@ -278,6 +284,8 @@ func (p *printer) entry(e loop.Entry) {
 		what = fmt.Sprintf("notes, and does nothing: %s", e.Text)
 	case loop.EntryEvidence, loop.EntryClosed, loop.EntryHeld, loop.EntryUndoing:
 		what = fmt.Sprintf("%s: %s", e.Incident, e.Text)
+	case loop.EntryPlanned:
+		what = fmt.Sprintf("%s %s (%s)", e.Step, e.Target, e.Text)
 	case loop.EntryTrouble:
 		what = "trouble: " + e.Text
 	}
@@ -294,6 +302,7 @@ type DemoReport struct {
 
 // An IncidentReport is one incident. Times are seconds since the start.
 type IncidentReport struct {
+	Seed          uint64       `json:"seed,omitempty"` // of the run, where there were several
 	Name          string       `json:"name"`
 	Subject       string       `json:"subject"`
 	Class         remedy.Class `json:"class"`
@@ -302,7 +311,7 @@ type IncidentReport struct {
 	OpenedSeconds float64      `json:"openedSeconds"`
 	ClosedSeconds float64      `json:"closedSeconds,omitempty"`
 	LostGPUHours  float64      `json:"lostGPUHours"` // as Stoker reckons
-	Steps         []StepReport `json:"steps"`
+	Steps         []StepReport `json:"steps,omitempty"`
 }
 
 // A StepReport is one step of an incident.

@@ -19,8 +19,8 @@ func TestTheWholeDemo(t *testing.T) {
 	lines, r, raw := show(t, o)
 	checkHealed(t, lines, r)
 	transcript(t, lines)
-	if len(r.Faults) != 3 {
-		t.Errorf("%d faults, want 3: %+v", len(r.Faults), r.Faults)
+	if len(r.Faults) != 2 || r.Noise != 1 {
+		t.Errorf("%d faults and %d noise, want 2 and 1: %+v", len(r.Faults), r.Noise, r.Faults)
 	}
 	again, _, rawAgain := show(t, o)
 	if lines != again || string(raw) != string(rawAgain) {

@@ -8,9 +8,10 @@ import (
 // Facts is a fleet that is being put together by observers, one after the other,
 // on one goroutine. Make it with [NewFacts].
 type Facts struct {
-	Nodes map[string]Node
-	Pods  map[string]Pod
-	Jobs  map[JobRef]Job
+	Nodes  map[string]Node
+	Pods   map[string]Pod
+	Jobs   map[JobRef]Job
+	Queues map[string]Queue
 	// Failures are ends of pods by the job that owned them, whether or not it is known.
 	Failures map[JobRef][]Failure
 	Sources  map[string]time.Time
@@ -19,7 +20,7 @@ type Facts struct {
 
 // NewFacts returns facts about nothing.
 func NewFacts() *Facts {
-	return &Facts{Nodes: map[string]Node{}, Pods: map[string]Pod{}, Jobs: map[JobRef]Job{}, Failures: map[JobRef][]Failure{}, Sources: map[string]time.Time{}}
+	return &Facts{Nodes: map[string]Node{}, Pods: map[string]Pod{}, Jobs: map[JobRef]Job{}, Queues: map[string]Queue{}, Failures: map[JobRef][]Failure{}, Sources: map[string]time.Time{}}
 }
 
 // Snapshot freezes the facts at now. What has changed since prev, the snapshot
@@ -54,5 +55,5 @@ func (f *Facts) Snapshot(now time.Time, prev Snapshot) Snapshot {
 	if alerts.Path.Status == prev.Alerts.Path.Status && !prev.At.IsZero() {
 		alerts.Path.Since = prev.Alerts.Path.Since
 	}
-	return Snapshot{At: now, Nodes: f.Nodes, Pods: f.Pods, Jobs: f.Jobs, Sources: maps.Clone(f.Sources), Alerts: alerts}
+	return Snapshot{At: now, Nodes: f.Nodes, Pods: f.Pods, Jobs: f.Jobs, Queues: f.Queues, Sources: maps.Clone(f.Sources), Alerts: alerts}
 }

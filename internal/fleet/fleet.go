@@ -169,6 +169,8 @@ type Snapshot struct {
 	Nodes map[string]Node
 	Pods  map[string]Pod // by uid
 	Jobs  map[JobRef]Job
+	// Queues are those that are known by name.
+	Queues map[string]Queue
 	// Sources says when each source of facts last answered. A source that is missing never has.
 	Sources map[string]time.Time
 	Alerts  Alerting

@@ -75,6 +75,25 @@ type Job struct {
 	RecipeBy string
 	OptOut   string // why a person keeps Stoker away; empty: nobody does
 	Seen     time.Time
+
+	Submitted   time.Time // zero where not known
+	Priority    int       // in its queue; higher is served first
+	PreemptedBy string    // the key of our newest order that took it off its nodes to wait again
+	Usage       Usage     // of the GPUs that it holds
+}
+
+// A Usage is how much of its GPUs a job has used lately. One whose At is zero is not
+// known, which is not the same as none.
+type Usage struct {
+	Mean float64       // 0 to 1, over Over
+	Over time.Duration // up to At, for which the job has run and was looked at
+	At   time.Time
+}
+
+// A Queue is where the jobs of a team wait.
+type Queue struct {
+	Name  string
+	Quota int // GPUs that are its own; zero: everything
 }
 
 // GPUs is what the whole gang holds when it runs.

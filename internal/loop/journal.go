@@ -22,6 +22,7 @@ const (
 	EntryClosed   EntryKind = "closed"   // an incident was resolved or cancelled
 	EntryHeld     EntryKind = "held"     // an incident needs a person
 	EntryUndoing  EntryKind = "undoing"  // an incident was overruled; what it took is given back
+	EntryPlanned  EntryKind = "planned"  // the planner has changed a job, or could not
 	EntryTrouble  EntryKind = "trouble"  // Stoker could not do its work
 )
 

@@ -74,6 +74,7 @@ type Options struct {
 	MaxClosed    int           // closed incidents kept; 1,000 when zero
 	ClosedFor    time.Duration // for which closed incidents are kept; 7 days when zero
 	JournalLines int           // entries kept; 2,000 when zero
+	Plans        bool          // what the planner asks for is carried out; else it is only shown
 	Tell         func(Entry)   // told of each entry, one at a time; must not call the loop; may be nil
 }
 
@@ -98,15 +99,17 @@ type Loop struct {
 	fleet     fleet.Snapshot // of the last tick; its zero value when there was none
 	incidents map[string]remedy.Incident
 	memory    scheduler.Memory
-	noted     map[string]time.Time // evidence noted lately, so that it is told once
-	troubled  Entry                // the last trouble that was told
+	planned   map[fleet.JobRef]planned // the planner's orders that have not ended
+	noted     map[string]time.Time     // evidence noted lately, so that it is told once
+	troubled  Entry                    // the last trouble that was told
 
 	wake chan struct{} // holds a value when there is something to do before the next tick is due
 
-	viewMu  sync.Mutex
-	view    fleet.Snapshot
-	shown   map[string]remedy.Incident
-	journal journal
+	viewMu    sync.Mutex
+	view      fleet.Snapshot
+	shown     map[string]remedy.Incident
+	shownPlan Plan
+	journal   journal
 }
 
 // New returns a loop that has read nothing yet.
@@ -150,6 +153,7 @@ func (l *Loop) Forget() {
 	l.fleet = fleet.Snapshot{}
 	l.incidents = map[string]remedy.Incident{}
 	l.noted = map[string]time.Time{}
+	l.memory, l.planned = scheduler.Memory{}, nil
 }
 
 // Incidents returns the incidents as they last were, oldest first. The caller may

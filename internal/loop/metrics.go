@@ -5,7 +5,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"stoker.dev/stoker/internal/fleet"
 	"stoker.dev/stoker/internal/remedy"
+	"stoker.dev/stoker/scheduler"
 )
 
 type registerer = prometheus.Registerer
@@ -17,6 +19,9 @@ type metrics struct {
 	open                  *prometheus.GaugeVec
 	last                  prometheus.Gauge
 	lost                  prometheus.Gauge
+
+	planned                           *prometheus.CounterVec
+	waitingJobs, waitingGPUs, resting prometheus.Gauge
 }
 
 func newMetrics(reg registerer) *metrics {
@@ -46,6 +51,13 @@ func newMetrics(reg registerer) *metrics {
 			Name: "stoker_incidents_lost_gpu_seconds", Help: "Work lost on behalf of the incidents that are kept, in GPU-seconds.",
 		}),
 	}
+	m.planned = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "stoker_scheduler_orders_total", Help: "Orders that the planner has asked for, carried out or not, by action.",
+	}, []string{"action"})
+	m.waitingJobs = prometheus.NewGauge(prometheus.GaugeOpts{Name: "stoker_scheduler_waiting_jobs", Help: "Jobs that wait for GPUs."})
+	m.waitingGPUs = prometheus.NewGauge(prometheus.GaugeOpts{Name: "stoker_scheduler_waiting_gpus", Help: "GPUs that jobs wait for."})
+	m.resting = prometheus.NewGauge(prometheus.GaugeOpts{Name: "stoker_scheduler_idle_gpus", Help: "GPUs that jobs hold which were told that they are idle."})
+	reg.MustRegister(m.planned, m.waitingJobs, m.waitingGPUs, m.resting)
 	reg.MustRegister(m.opened, m.closed, m.noted, m.steps, m.refused, m.open, m.last, m.lost)
 	return m
 }
@@ -61,4 +73,20 @@ func (m *metrics) observe(now time.Time, incidents map[string]remedy.Incident) {
 	}
 	m.lost.Set(lost * time.Hour.Seconds())
 	m.last.Set(float64(now.UnixMilli()) / 1000)
+}
+
+// plan shows what the planner sees.
+func (m *metrics) plan(f fleet.Snapshot, memory scheduler.Memory) {
+	jobs, waiting, resting := 0, 0, 0
+	for ref, a := range memory.Accounts {
+		switch j := f.Jobs[ref]; {
+		case !a.Waits.IsZero():
+			jobs, waiting = jobs+1, waiting+j.GPUs()
+		case a.Stage != scheduler.StageBusy && j.Phase == fleet.JobRunning:
+			resting += j.GPUs()
+		}
+	}
+	m.waitingJobs.Set(float64(jobs))
+	m.waitingGPUs.Set(float64(waiting))
+	m.resting.Set(float64(resting))
 }

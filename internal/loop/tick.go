@@ -14,7 +14,6 @@ import (
 	"stoker.dev/stoker/internal/fleet"
 	"stoker.dev/stoker/internal/remedy"
 	"stoker.dev/stoker/rules"
-	"stoker.dev/stoker/scheduler"
 )
 
 // Tick goes once around the loop at now. An error says what could not be done; the
@@ -46,9 +45,7 @@ func (l *Loop) Tick(ctx context.Context, now time.Time) error {
 		return l.trouble(now, errors.Join(append(errs, err)...))
 	}
 	errs = append(errs, l.unread, l.work(ctx, now, f))
-	// The planner's orders have their own way through the gates; it gives none yet.
-	_, l.memory = scheduler.Plan(now, f, l.memory, l.cfg.Scheduler)
-	errs = append(errs, l.sweep(ctx, now))
+	errs = append(errs, l.plan(ctx, now, f), l.sweep(ctx, now))
 	l.publish(&f)
 	l.metrics.observe(now, l.incidents)
 	return l.trouble(now, errors.Join(errs...))

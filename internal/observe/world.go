@@ -107,5 +107,5 @@ func (w *World) tell(ctx context.Context, s Source, err error) {
 }
 
 func copyOf(f *fleet.Facts) *fleet.Facts {
-	return &fleet.Facts{Nodes: maps.Clone(f.Nodes), Pods: maps.Clone(f.Pods), Jobs: maps.Clone(f.Jobs), Failures: maps.Clone(f.Failures), Sources: maps.Clone(f.Sources), Alerts: f.Alerts}
+	return &fleet.Facts{Nodes: maps.Clone(f.Nodes), Pods: maps.Clone(f.Pods), Jobs: maps.Clone(f.Jobs), Queues: maps.Clone(f.Queues), Failures: maps.Clone(f.Failures), Sources: maps.Clone(f.Sources), Alerts: f.Alerts}
 }

@@ -78,6 +78,10 @@ const (
 	concernStorm
 	concernTelemetry
 	concernDemo
+	concernBlip
+	concernRate
+	concernPeople
+	concernMarket
 )
 
 // random is a number that depends on nothing but the seed, the concern, who asks and

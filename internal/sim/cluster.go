@@ -73,7 +73,7 @@ func (c *Cluster) MarkNode(ctx context.Context, was fleet.Node, hold fleet.Hold,
 	}
 	if unschedulable && !n.unschedulable {
 		s.judge(truth.Cordon, n.name, s.record.Ill(n.name), "nothing is wrong with the node")
-		s.record.Cordoned(s.since(), n.name)
+		s.record.Notice(s.since(), n.name)
 	}
 	if !unschedulable && n.unschedulable {
 		s.judge(truth.Release, n.name, !s.record.Ill(n.name), "the node is still ill")

@@ -22,6 +22,9 @@ func (c *Cluster) Fill(ctx context.Context, now time.Time, into *fleet.Facts) er
 	s := c.s
 	defer s.mu.Unlock()
 	for _, n := range s.nodes {
+		if n.vacant {
+			continue
+		}
 		f := s.nodeFact(n)
 		f.Seen = now
 		into.Nodes[n.name] = f
@@ -38,6 +41,9 @@ func (c *Cluster) Fill(ctx context.Context, now time.Time, into *fleet.Facts) er
 				into.Pods[p.uid] = podFact(p)
 			}
 		}
+	}
+	for _, q := range s.cfg.Queues {
+		into.Queues[q.Name] = fleet.Queue{Name: q.Name, Quota: q.Quota}
 	}
 	into.Sources[Source] = now
 	return nil
@@ -65,7 +71,7 @@ func (s *Simulation) nodeFact(n *node) fleet.Node {
 	allocatable := resources(len(n.gpus))
 	allocatable.GPUs = n.allocatable()
 	return fleet.Node{
-		Name: n.name, UID: n.uid, Version: n.version, BootID: n.bootID, Pool: s.cfg.Pool, Labels: n.labels,
+		Name: n.name, UID: n.uid, Version: n.version, BootID: n.bootID, Pool: n.labels["stoker.dev/pool"], Labels: n.labels,
 		Ready:         fleet.Condition{Status: n.ready, Since: s.time(n.readySince)},
 		Unschedulable: n.unschedulable, Hold: copyHold(n.hold), OptOut: n.optOut,
 		Capacity: resources(len(n.gpus)), Allocatable: allocatable,
@@ -98,6 +104,7 @@ func (s *Simulation) jobFact(j *job) fleet.Job {
 		Workers: j.spec.Workers, Each: resources(j.spec.GPUs), Phase: j.phase(), Suspended: j.suspended, Attempt: j.attempt,
 		CheckpointAsked: j.asked, CheckpointAnswered: j.answered, StoppedBy: j.stoppedBy, StartedBy: j.startedBy,
 		Resume: j.resume, Avoid: slices.Clone(j.avoid), Recipes: j.recipes, Env: j.env, RecipeBy: j.recipeBy, OptOut: j.optOut, Seen: s.time(s.now),
+		Submitted: s.time(j.submitted), Priority: j.priority, PreemptedBy: j.preempted,
 	}
 	if f.Phase == fleet.JobRunning && j.state != stopped {
 		f.Started = s.time(j.started)

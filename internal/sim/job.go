@@ -82,13 +82,17 @@ type job struct {
 	recipes, env       map[string]string // see fleet.Job
 	recipeBy           string
 	attempt            int
-	literal            bool // the next start takes resume at its word
+	priority           int
+	preempted          string // the key of the newest order that took effect
+	literal            bool   // the next start takes resume at its word
+	showed             bool   // the program of the gang has begun to count its steps
 	crashes            int
 	retryDue           bool // backing, and the backoff is over
 	ran                bool // has run before
 	started            int64
 	submitted, endedAt int64
 	blame              int // the fault that what is lost now is charged to
+	slow               int // the fault by which it makes half the progress; none when negative
 }
 
 // A pod is one worker of a gang, or something else that runs on a node and needs no GPU.
@@ -154,7 +158,7 @@ func (s *Simulation) submit(spec JobSpec) {
 	}
 	j := &job{
 		spec: spec, ref: spec.Ref(), key: hash(spec.Ref().String()), number: s.arrived, uid: s.uid(),
-		state: backing, blame: none, submitted: s.now,
+		state: backing, blame: none, slow: none, submitted: s.now,
 	}
 	s.arrived++
 	s.jobs = append(s.jobs, j)
@@ -217,7 +221,7 @@ func (s *Simulation) progress(j *job) int64 {
 	if j.state != training {
 		return j.position
 	}
-	return j.position + s.now - j.since
+	return j.position + (s.now-j.since)/j.pace()
 }
 
 func (s *Simulation) iteration(j *job) int64 {
@@ -232,7 +236,7 @@ func (s *Simulation) spendAll(j *job) {
 		use = truth.Useful
 		switch {
 		case j.spec.Idle:
-			use = truth.Idle
+			use, j.blame = truth.Idle, none // there is nothing to make up for
 		case s.progress(j) < j.best:
 			use = truth.LostWork
 		}
@@ -244,15 +248,19 @@ func (s *Simulation) spendAll(j *job) {
 		}
 	case waiting, backing, stopped, succeeded, failed, deleted:
 	}
+	blame := j.blame
 	if use == truth.Useful {
-		j.blame = none // all that was lost is made up for
+		j.blame, blame = none, none // all that was lost is made up for
+		if j.slow != none {
+			use, blame = truth.Slow, j.slow
+		}
 	}
 	for _, p := range j.pods {
 		if p.node == nil || p.dead {
 			continue
 		}
 		if p.gang == j.gang {
-			s.spend(p, use, j.blame)
+			s.spend(p, use, blame)
 		} else {
 			s.spend(p, truth.Restart, j.blame)
 		}
@@ -276,6 +284,7 @@ func (s *Simulation) settlePod(p *pod) {
 
 // bound goes on from the gang's place to its running containers.
 func (s *Simulation) bound(j *job) {
+	j.showed = false
 	s.become(j, starting)
 	s.while(j, s.cfg.between(s.cfg.Container, concernContainer, j.key, uint64(j.gang)), func() {
 		for _, p := range j.pods {
@@ -324,6 +333,7 @@ func (s *Simulation) restore(j *job) int64 {
 }
 
 func (s *Simulation) train(j *job) {
+	j.slow, j.showed = heat(j), true
 	s.become(j, training)
 	for _, p := range j.current() {
 		if p.gpus&p.node.lost != 0 {
@@ -354,7 +364,7 @@ func (s *Simulation) milestone(j *job) {
 	}
 	j.milepost++
 	post := j.milepost
-	s.while(j, next-at, func() {
+	s.while(j, (next-at)*j.pace(), func() {
 		if j.milepost != post {
 			return
 		}
@@ -375,7 +385,7 @@ func (s *Simulation) milestone(j *job) {
 func (s *Simulation) finish(j *job) {
 	s.become(j, succeeded)
 	j.endedAt = s.now
-	s.ended = append(s.ended, ended{took: s.now - j.submitted})
+	s.ended = append(s.ended, ended{submitted: j.submitted, took: s.now - j.submitted, idle: j.spec.Idle, well: true})
 	for _, p := range slices.Clone(j.pods) {
 		s.remove(p)
 	}
@@ -421,6 +431,7 @@ func (s *Simulation) crash(j *job, own bool) {
 	if j.crashes > j.spec.Retries {
 		s.become(j, failed)
 		j.endedAt = s.now
+		s.ended = append(s.ended, ended{submitted: j.submitted, took: s.now - j.submitted, idle: j.spec.Idle})
 		s.tell(EventJob, "%s has failed for good", j.ref)
 		s.forget(j)
 	} else {
@@ -525,6 +536,10 @@ func (s *Simulation) remove(p *pod) {
 		s.ledger.Add(p.use, -p.held())
 		s.settleNode(n)
 		n.held &^= p.gpus
+		if p.job != nil {
+			s.queue(p.job.spec.Queue).held -= p.held()
+			n.cpu, n.memory = n.cpu-p.job.spec.MilliCPU, n.memory-p.job.spec.MemoryBytes
+		}
 		for g := range n.gpus {
 			if n.gpus[g].holder == p {
 				n.gpus[g].holder = nil

@@ -188,7 +188,10 @@ func (r *run) check() error {
 			return fmt.Errorf("%s: in a queue: %t, in state %d", j.ref, waits, j.state)
 		}
 	}
-	if got := s.ledger.Sum(truth.Useful); got != useful && !r.faked {
+	// At half the pace, half of the time is progress; each change of pace may cost a
+	// millisecond of it to rounding.
+	slow := s.ledger.Sum(truth.Slow) / 2
+	if got := s.ledger.Sum(truth.Useful) + slow; !r.faked && (got < useful || got > useful && slow == 0 || got-useful > 1000) {
 		return fmt.Errorf("%d GPU-ms were useful by the ledger, %d by the jobs' progress", got, useful)
 	}
 	for _, p := range s.pods {

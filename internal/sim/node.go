@@ -30,14 +30,27 @@ type node struct {
 	optOut        string
 
 	gpus []gpu
-	lost uint64 // mask of GPUs that the driver has lost
+	lost uint64 // mask of GPUs that are broken: the device plugin does not offer them
+	off  uint64 // mask of those of them that are not on the bus
 	held uint64 // mask of GPUs that pods hold
 	pods []*pod // in the order in which they came
 
 	deaf   int         // faults that keep the telemetry from being read
 	hangs  int         // the fault that keeps the next boot from ending; none when negative
+	down   int         // the fault by which the node has stopped; none when negative
 	faults map[int]int // of lost GPUs, by index: the fault
 	log    xidLog
+	reread int // how often what reads the log has started anew
+
+	spot      bool  // rented on the spot market
+	vacant    bool  // taken away, and nothing has come in its place
+	noticed   int   // the fault that announces its end; none when negative
+	noticedAt int64 // ms
+	toldOver  bool  // that the notice is over was told
+	paidTo    int64 // until when its price is in the cost
+
+	cpu    int64 // thousandths of a core that pods hold
+	memory int64 // bytes that pods hold
 
 	// What the free GPUs go into, as the ledger has it.
 	booked   [numUses]int
@@ -55,6 +68,10 @@ type gpu struct {
 	uuid, pci string
 	holder    *pod
 	incurable bool
+	hot       int   // the fault by which it is too hot; none when negative
+	throttled int64 // until when its clocks are low, in ms
+	blank     int64 // until when its sensors tell nothing
+	blip      int64 // until when an error counter of its links shows one
 }
 
 // nodeName names node i: gpu-b-03 is the third of the second rack.
@@ -82,7 +99,7 @@ func nodeNumber(c *Config, name string) int {
 func (s *Simulation) addNode(i int) {
 	n := &node{
 		index: i, name: s.cfg.nodeName(i), uid: s.uid(),
-		up: true, ready: fleet.True, plugin: true, hangs: none, blame: none,
+		up: true, ready: fleet.True, plugin: true, hangs: none, down: none, noticed: none, blame: none,
 		gpus: make([]gpu, s.cfg.GPUsPerNode), faults: map[int]int{},
 	}
 	n.bootID = s.uid()
@@ -93,8 +110,10 @@ func (s *Simulation) addNode(i int) {
 		"stoker.dev/pool":        s.cfg.Pool,
 		"topology.rack":          n.name[:strings.LastIndexByte(n.name, '-')],
 	}
+	n.spot = s.cfg.isSpot(i)
+	n.pool(&s.cfg)
 	for g := range n.gpus {
-		n.gpus[g] = gpu{uuid: "GPU-" + s.uid(), pci: fmt.Sprintf("00000000:%02X:00.0", 0x0a+0x10*g)}
+		n.gpus[g] = gpu{hot: none, uuid: "GPU-" + s.uid(), pci: fmt.Sprintf("00000000:%02X:00.0", 0x0a+0x10*g)}
 	}
 	s.nodes = append(s.nodes, n)
 	s.byName[n.name] = n
@@ -194,19 +213,14 @@ func (s *Simulation) shutDown(n *node, forced bool) {
 	if !n.up && !forced {
 		return
 	}
-	n.up, n.plugin = false, false
-	n.log.forget() // the driver's memory ends with the boot
-	n.boot++
-	boot := n.boot
+	boot := s.goDown(n)
 	s.setReady(n, fleet.False)
 	s.tell(EventNode, "%s is booted", n.name)
-	for _, p := range slices.Clone(n.pods) {
-		s.kill(p)
-	}
 	s.change(n)
 	if n.hangs != none && !forced {
 		s.record.Begin(n.hangs, s.since(), n.name, 0, n.unschedulable)
 		n.blame = n.hangs
+		s.attend(n.hangs, n)
 		s.tell(EventFault, "%s does not come back from its boot", n.name)
 		return
 	}
@@ -214,9 +228,46 @@ func (s *Simulation) shutDown(n *node, forced bool) {
 		s.record.End(n.hangs, s.since())
 		n.hangs = none
 	}
-	key := uint64(n.index)
-	s.after(s.cfg.between(s.cfg.Boot, concernBoot, key, uint64(boot)), func() {
+	s.after(s.cfg.between(s.cfg.Boot, concernBoot, uint64(n.index), uint64(boot)), func() {
 		if n.boot == boot {
+			s.comeUp(n)
+		}
+	})
+}
+
+// goDown ends what runs on the machine and returns the number of the boot that begins.
+func (s *Simulation) goDown(n *node) int {
+	n.up, n.plugin = false, false
+	n.log.forget() // the driver's memory ends with the boot
+	n.boot++
+	for _, p := range slices.Clone(n.pods) {
+		s.kill(p)
+	}
+	return n.boot
+}
+
+// unseenAfter is how long a node may be silent until the cluster says that it does not
+// know of it, in ms.
+const unseenAfter = 40_000
+
+// stopNode lets a node stop without a word. The cluster learns of it by its silence.
+func (s *Simulation) stopNode(i int, n *node) {
+	if !n.up {
+		return
+	}
+	s.record.Begin(i, s.since(), n.name, 0, n.unschedulable)
+	n.blame, n.down = i, i
+	s.tell(EventFault, "%s stops", n.name)
+	boot := s.goDown(n)
+	s.change(n)
+	s.after(unseenAfter, func() {
+		if n.boot == boot && !n.up {
+			s.setReady(n, fleet.Unknown)
+			s.change(n)
+		}
+	})
+	s.after(max(s.cfg.Faults[i].For.Milliseconds(), unseenAfter+1), func() {
+		if n.boot == boot && !n.up {
 			s.comeUp(n)
 		}
 	})
@@ -231,9 +282,17 @@ func (s *Simulation) comeUp(n *node) {
 	for g := range n.gpus {
 		if n.lost&(1<<g) != 0 && !n.gpus[g].incurable {
 			n.lost &^= 1 << g
+			n.off &^= 1 << g
 			s.record.End(n.faults[g], s.since())
 			delete(n.faults, g)
 		}
+	}
+	if n.down != none {
+		s.record.End(n.down, s.since())
+		n.down = none
+	}
+	if g := s.cfg.random(concernBlip, uint64(n.index), uint64(n.boot)); g%4 == 0 {
+		n.gpus[g/4%uint64(len(n.gpus))].blip = s.now + blipFor
 	}
 	s.tell(EventNode, "%s is back with a new boot", n.name)
 	s.change(n)

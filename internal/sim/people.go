@@ -14,6 +14,14 @@ type People struct{ s *Simulation }
 // People returns the people.
 func (s *Simulation) People() People { return People{s} }
 
+// Told says that people have been told that something is wrong with a node, as by an
+// incident that is open: it is not missed then, though nothing may be done yet.
+func (p People) Told(name string) {
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	p.s.record.Notice(p.s.since(), name)
+}
+
 func (p People) node(name string, do func(*node)) error {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
@@ -36,7 +44,7 @@ func (p People) schedulable(name string, yes bool, verb string) error {
 	return p.node(name, func(n *node) {
 		n.unschedulable = !yes
 		if !yes {
-			p.s.record.Cordoned(p.s.since(), n.name)
+			p.s.record.Notice(p.s.since(), n.name)
 		}
 		p.s.tell(EventPerson, "a person %s %s", verb, n.name)
 	})

@@ -1,17 +1,21 @@
 package sim
 
 import (
+	"cmp"
 	"math/bits"
 	"slices"
 
 	"stoker.dev/stoker/internal/sim/truth"
 )
 
-// A queue holds jobs that wait, who was submitted first is first. One whose first job
-// does not fit lets nobody pass.
+// A queue holds jobs that wait: by priority, and of one priority who was submitted first
+// is first. Of one that is strict, a first job that does not fit lets nobody pass.
 type queue struct {
-	name string
-	jobs []*job
+	name   string
+	quota  int // GPUs; zero: everything
+	strict bool
+	jobs   []*job
+	held   int // GPUs that its jobs have now
 }
 
 func (s *Simulation) queue(name string) *queue {
@@ -20,16 +24,23 @@ func (s *Simulation) queue(name string) *queue {
 			return q
 		}
 	}
-	q := &queue{name: name}
+	q := &queue{name: name, strict: true}
+	for _, spec := range s.cfg.Queues {
+		if spec.Name == name {
+			q.quota, q.strict = spec.Quota, spec.Strict
+		}
+	}
 	s.queues = append(s.queues, q)
 	return q
 }
 
-// enqueue lets the job wait, in the place that its submission gives it: a job that is
-// started anew does not go to the end.
+// enqueue lets the job wait, in the place that priority and submission give it: a job
+// that is started anew does not go to the end.
 func (s *Simulation) enqueue(j *job) {
 	q := s.queue(j.spec.Queue)
-	i, _ := slices.BinarySearchFunc(q.jobs, j.number, func(o *job, number int) int { return o.number - number })
+	i, _ := slices.BinarySearchFunc(q.jobs, j, func(a, b *job) int {
+		return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.number, b.number))
+	})
 	q.jobs = slices.Insert(q.jobs, i, j)
 	s.ledger.Want(j.spec.Workers * j.spec.GPUs)
 	s.kick()
@@ -59,29 +70,58 @@ func (s *Simulation) kick() {
 	})
 }
 
-// schedule places gangs, whole or not at all, until the first of no queue fits. Of the
-// queues, the one whose first job was submitted first is served first.
+// schedule places gangs, whole or not at all. Who stays within the quota of his queue
+// comes before who borrows; of those priority decides, then submission. A job that holds
+// what becomes free for itself lets nobody pass at all.
 func (s *Simulation) schedule() {
-	blocked := make([]bool, len(s.queues))
+	next := make([]int, len(s.queues)) // of each queue, the first job that was not looked at
 	for {
-		next := -1
+		var first *job
+		var from int
+		borrows := false
 		for i, q := range s.queues {
-			if !blocked[i] && len(q.jobs) > 0 && (next < 0 || q.jobs[0].number < s.queues[next].jobs[0].number) {
-				next = i
+			if next[i] >= len(q.jobs) {
+				continue
+			}
+			j := q.jobs[next[i]]
+			b := q.quota > 0 && q.held+j.gpus() > q.quota
+			if first == nil || before(j, b, first, borrows) {
+				first, from, borrows = j, i, b
 			}
 		}
-		if next < 0 {
+		if first == nil {
 			return
 		}
-		j := s.queues[next].jobs[0]
-		nodes := s.fit(j)
-		if nodes == nil {
-			blocked[next] = true
-			continue
+		q := s.queues[from]
+		nodes := s.fit(first)
+		switch {
+		case nodes != nil:
+			s.dequeue(first)
+			s.place(first, nodes)
+			for i := range next {
+				if s.queues[i] == q && !q.strict {
+					next[i] = 0 // others of the queue may be within its quota no longer
+				}
+			}
+		case first.priority >= holdsRoom:
+			return
+		case q.strict:
+			next[from] = len(q.jobs)
+		default:
+			next[from]++
 		}
-		s.dequeue(j)
-		s.place(j, nodes)
 	}
+}
+
+// before reports whether a job is served before another one.
+func before(a *job, aBorrows bool, b *job, bBorrows bool) bool {
+	switch {
+	case (a.priority >= holdsRoom) != (b.priority >= holdsRoom):
+		return a.priority >= holdsRoom
+	case aBorrows != bBorrows:
+		return !aBorrows
+	}
+	return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.number, b.number)) < 0
 }
 
 // fit finds a node for each pod of a gang: the one on which least is left free, of
@@ -92,21 +132,33 @@ func (s *Simulation) fit(j *job) []*node {
 	}
 	nodes := make([]*node, 0, j.spec.Workers)
 	for range j.spec.Workers {
-		i := s.room.best(j.spec.GPUs, func(i int) bool { return slices.Contains(j.avoid, s.nodes[i].name) })
+		i := s.room.best(j.spec.GPUs, func(i int) bool {
+			n := s.nodes[i]
+			return !n.carries(j.spec) || slices.Contains(j.avoid, n.name)
+		})
 		if i < 0 {
 			break
 		}
-		nodes = append(nodes, s.nodes[i])
+		n := s.nodes[i]
+		nodes = append(nodes, n)
+		n.cpu, n.memory = n.cpu+j.spec.MilliCPU, n.memory+j.spec.MemoryBytes
 		s.room.move(i, s.room.at[i]-j.spec.GPUs)
 	}
 	// What was looked at is not taken yet.
 	for _, n := range nodes {
+		n.cpu, n.memory = n.cpu-j.spec.MilliCPU, n.memory-j.spec.MemoryBytes
 		s.room.move(n.index, n.free())
 	}
 	if len(nodes) < j.spec.Workers {
 		return nil
 	}
 	return nodes
+}
+
+// carries reports whether cores and memory for another pod are left.
+func (n *node) carries(j JobSpec) bool {
+	whole := int64(len(n.gpus))
+	return n.cpu+j.MilliCPU <= whole*milliCPUPerGPU && n.memory+j.MemoryBytes <= whole*memoryPerGPU
 }
 
 // place binds the pods of a gang to nodes.
@@ -120,6 +172,7 @@ func (s *Simulation) place(j *job, nodes []*node) {
 		n := nodes[i]
 		p.node = n
 		n.pods = append(n.pods, p)
+		n.cpu, n.memory = n.cpu+j.spec.MilliCPU, n.memory+j.spec.MemoryBytes
 		for g := 0; bits.OnesCount64(p.gpus) < j.spec.GPUs; g++ {
 			if bit := uint64(1) << g; (n.lost|n.held)&bit == 0 {
 				p.gpus |= bit
@@ -127,6 +180,7 @@ func (s *Simulation) place(j *job, nodes []*node) {
 				n.gpus[g].holder = p
 			}
 		}
+		s.queue(j.spec.Queue).held += j.spec.GPUs
 		p.since, p.use, p.blame = s.now, use, j.blame
 		s.ledger.Add(use, j.spec.GPUs)
 		s.refresh(n)

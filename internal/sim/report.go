@@ -21,8 +21,12 @@ type Report struct {
 
 	Faults       []FaultReport `json:"faults"`
 	MissedFaults int           `json:"missedFaults"`
-	// GPUHoursLostPerFault is over faults that make a node ill.
+	Noise        int           `json:"noise"` // what only looked like a fault
+	// GPUHoursLostPerFault is over faults that want a node to be cordoned, of which there
+	// were so many and which have cost so much.
 	GPUHoursLostPerFault float64 `json:"gpuHoursLostPerFault"`
+	NodeFaults           int     `json:"nodeFaults"`
+	NodeFaultGPUHours    float64 `json:"nodeFaultGPUHours"`
 
 	Cordons       int      `json:"cordons"`
 	WrongCordons  int      `json:"wrongCordons"`
@@ -33,13 +37,19 @@ type Report struct {
 	WrongRepairs  int      `json:"wrongRepairs"`
 	WrongReleases int      `json:"wrongReleases"`
 	Resubmissions int      `json:"resubmissions"`
+	Preemptions   int      `json:"preemptions"`
 	RanTwice      int      `json:"ranTwice"` // gangs that ran beside an older one of the same job
 	Mistakes      []string `json:"mistakes"` // one sentence for each wrong act, up to a limit
 
-	JobsFinished   int     `json:"jobsFinished"`
-	JobsUnfinished int     `json:"jobsUnfinished"` // of those that were submitted
-	MeanJCTSeconds float64 `json:"meanJCTSeconds"` // of the finished, from submission
+	JobsFinished   int `json:"jobsFinished"`
+	JobsUnfinished int `json:"jobsUnfinished"` // of those that were submitted
+	// MeanJCTSeconds and P99JCTSeconds are the times from submission to success. Of a job
+	// that has not succeeded it is the time until now, which is less than it will be: who
+	// leaves jobs behind gains nothing by it. Jobs that compute nothing are left out.
+	MeanJCTSeconds float64 `json:"meanJCTSeconds"`
 	P99JCTSeconds  float64 `json:"p99JCTSeconds"`
+
+	CostUSD float64 `json:"costUSD"` // of all nodes, at their prices
 }
 
 // A FaultReport is one fault that has happened. Times are since the start.
@@ -70,7 +80,7 @@ func (s *Simulation) Report() Report {
 		Stops: s.record.Done(truth.Stop), WrongStops: s.record.Wrong(truth.Stop),
 		Evictions: s.record.Done(truth.Evict), Repairs: s.record.Done(truth.Repair), WrongRepairs: s.record.Wrong(truth.Repair),
 		WrongReleases: s.record.Wrong(truth.Release), Resubmissions: s.record.Done(truth.Start), RanTwice: s.record.RanTwice(),
-		JobsFinished: len(s.ended), JobsUnfinished: s.arrived - len(s.ended),
+		Preemptions: s.record.Done(truth.Preempt), CostUSD: s.cost,
 	}
 	if r.GPUHours > 0 {
 		r.Goodput = r.UsefulGPUHours / r.GPUHours
@@ -86,27 +96,50 @@ func (s *Simulation) Report() Report {
 			r.Mistakes = append(r.Mistakes, fmt.Sprintf("%s of %s after %s: %s", a.Verb, a.Target, span(a.At), a.Wrong))
 		}
 	}
-	if n := len(s.ended); n > 0 {
-		took := make([]int64, n)
-		var sum int64
-		for i, e := range s.ended {
-			took[i] = e.took
-			sum += e.took
+	s.reportJobs(&r)
+	return r
+}
+
+func (s *Simulation) reportJobs(r *Report) {
+	var took []int64
+	var sum int64
+	count := func(ms int64) {
+		took = append(took, ms)
+		sum += ms
+	}
+	for _, e := range s.ended {
+		switch {
+		case e.well:
+			r.JobsFinished++
+			if !e.idle {
+				count(e.took)
+			}
+		case !e.idle:
+			count(s.now - e.submitted)
 		}
+	}
+	r.JobsUnfinished = s.arrived - r.JobsFinished
+	for _, j := range s.jobs {
+		if !j.state.over() && !j.spec.Idle {
+			count(s.now - j.submitted)
+		}
+	}
+	if n := len(took); n > 0 {
 		slices.Sort(took)
 		r.MeanJCTSeconds = float64(sum) / float64(n) / 1000
 		r.P99JCTSeconds = float64(took[(n*99+99)/100-1]) / 1000
 	}
-	return r
 }
 
 func (s *Simulation) reportFaults(r *Report) {
 	missed := s.record.Missed(s.since(), s.cfg.Patience)
 	r.MissedFaults = len(missed)
-	var lost float64
-	ill := 0
 	for _, c := range s.record.Cases() {
 		if !c.Active && !c.Over {
+			continue
+		}
+		if truth.Kinds[c.Kind].Noise {
+			r.Noise++
 			continue
 		}
 		f := FaultReport{
@@ -126,14 +159,14 @@ func (s *Simulation) reportFaults(r *Report) {
 		if c.Over {
 			f.EndedAfterSeconds = (c.Ended - c.Begun).Seconds()
 		}
-		if info.Ill {
-			ill++
-			lost += f.GPUHours
+		if info.Wanted {
+			r.NodeFaults++
+			r.NodeFaultGPUHours += f.GPUHours
 		}
 		r.Faults = append(r.Faults, f)
 	}
-	if ill > 0 {
-		r.GPUHoursLostPerFault = lost / float64(ill)
+	if r.NodeFaults > 0 {
+		r.GPUHoursLostPerFault = r.NodeFaultGPUHours / float64(r.NodeFaults)
 	}
 }
 
@@ -141,6 +174,7 @@ func (s *Simulation) reportFaults(r *Report) {
 func (s *Simulation) settle() {
 	for _, n := range s.nodes {
 		s.settleNode(n)
+		s.settleCost(n)
 		for _, p := range n.pods {
 			s.settlePod(p)
 		}

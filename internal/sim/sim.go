@@ -24,10 +24,22 @@ type Fault = truth.Fault
 
 // Kinds of fault, for scenarios.
 const (
-	GPULost       = truth.GPULost
-	BootHangs     = truth.BootHangs
-	JobCrash      = truth.JobCrash
-	TelemetryLost = truth.TelemetryLost
+	GPULost         = truth.GPULost
+	GPUECC          = truth.GPUECC
+	GPUDriver       = truth.GPUDriver
+	NVLinkDown      = truth.NVLinkDown
+	GPUHot          = truth.GPUHot
+	NodeLost        = truth.NodeLost
+	BootHangs       = truth.BootHangs
+	SpotNotice      = truth.SpotNotice
+	JobCrash        = truth.JobCrash
+	JobHang         = truth.JobHang
+	JobOOM          = truth.JobOOM
+	TelemetryLost   = truth.TelemetryLost
+	Throttle        = truth.Throttle
+	SensorBlank     = truth.SensorBlank
+	NVLinkBlip      = truth.NVLinkBlip
+	ExporterRestart = truth.ExporterRestart
 )
 
 // A Span is a range of durations from which one is drawn. Its zero value means the default.
@@ -44,6 +56,8 @@ type Config struct {
 	Model        string // default NVIDIA A100-SXM4-80GB
 	Pool         string // default a100
 
+	Market Market
+	Queues []QueueSpec // of those that are not listed, nothing is known and everything is given
 	Jobs   []JobSpec
 	Faults []Fault
 
@@ -58,6 +72,9 @@ type Config struct {
 	Patience time.Duration
 	// Keep is how long a job that has ended stays in the cluster; default 30m.
 	Keep time.Duration
+	// Operators is the mean time after which people repair a node that is ill and that
+	// Stoker does not hold. Zero: nobody does.
+	Operators time.Duration
 
 	// Tell is told what happens, one plain line each. It must not call the simulation.
 	Tell func(Event)
@@ -77,6 +94,9 @@ type JobSpec struct {
 	Load            time.Duration // of data and checkpoint; default: drawn from 40s to 90s
 	// MinAvailable is a disruption budget: that many pods must stay. Zero: there is none.
 	MinAvailable int
+	// MilliCPU and MemoryBytes are what each pod asks for besides its GPUs; default: 16
+	// cores and 256 GiB for each GPU.
+	MilliCPU, MemoryBytes int64
 	// Idle is a job that computes nothing, such as a forgotten notebook.
 	Idle bool
 	// Retries is how often the job's own controller starts it anew after it has crashed;
@@ -139,11 +159,27 @@ type Simulation struct {
 	kicked  bool // the scheduler has been woken
 	arrived int  // jobs so far
 
-	ended []ended // jobs that have succeeded
+	ended []ended // jobs that have ended, of whichever end
+	cost  float64 // of all nodes so far
 }
 
-// An ended is what a report needs of a job that has succeeded.
-type ended struct{ took int64 }
+// A QueueSpec is a team's queue: how many GPUs are its own. What another queue does not
+// use it may borrow.
+type QueueSpec struct {
+	Name  string
+	Quota int // GPUs; zero: everything
+	// Strict says that a first job that does not fit lets nobody of the queue pass. So is
+	// a queue that is not listed.
+	Strict bool
+}
+
+// An ended is what a report needs of a job that has ended.
+type ended struct {
+	submitted, took int64
+
+	idle bool // it did nothing
+	well bool // it has succeeded
+}
 
 // New returns a cluster at its start, with nothing but its nodes. The error names every
 // mistake of the configuration.
@@ -289,7 +325,7 @@ func (c *Config) defaults() error {
 		name string
 		v    *time.Duration
 		def  time.Duration
-	}{{"watchdog", &c.Watchdog, 30 * time.Minute}, {"patience", &c.Patience, 10 * time.Minute}, {"keep", &c.Keep, 30 * time.Minute}} {
+	}{{"watchdog", &c.Watchdog, 30 * time.Minute}, {"patience", &c.Patience, 10 * time.Minute}, {"keep", &c.Keep, 30 * time.Minute}, {"operators", &c.Operators, 0}} {
 		if *d.v == 0 {
 			*d.v = d.def
 		}
@@ -297,7 +333,7 @@ func (c *Config) defaults() error {
 			errs = append(errs, fmt.Errorf("%s: %v is negative", d.name, *d.v))
 		}
 	}
-	return errors.Join(append(errs, c.defaultJobs(), c.checkFaults())...)
+	return errors.Join(append(errs, c.Market.defaults(c.Nodes), c.defaultJobs(), c.checkFaults())...)
 }
 
 func (c *Config) defaultJobs() error {
@@ -341,6 +377,15 @@ func (c *Config) defaultJobs() error {
 		}
 		if j.Retries == 0 {
 			j.Retries = 6
+		}
+		if j.MilliCPU == 0 {
+			j.MilliCPU = int64(j.GPUs) * milliCPUPerGPU
+		}
+		if j.MemoryBytes == 0 {
+			j.MemoryBytes = int64(j.GPUs) * memoryPerGPU
+		}
+		if whole := int64(c.GPUsPerNode); j.MilliCPU < 0 || j.MilliCPU > whole*milliCPUPerGPU || j.MemoryBytes < 0 || j.MemoryBytes > whole*memoryPerGPU {
+			bad("%d thousandths of a core and %d bytes do not fit into a node", j.MilliCPU, j.MemoryBytes)
 		}
 		c.draw(j)
 	}
@@ -402,10 +447,13 @@ func (c *Config) checkFaults() error {
 		if f.GPU < 0 || f.GPU >= c.GPUsPerNode {
 			bad("there is no GPU %d", f.GPU)
 		}
+		if why := c.checkSpot(f); why != "" {
+			bad("%s", why)
+		}
 		if info.Lasts != (f.For > 0) || f.For%time.Millisecond != 0 {
 			bad("for: %v; whether it has a length of its own: %t", f.For, info.Lasts)
 		}
-		if f.Incurable && f.Kind != truth.GPULost {
+		if _, breaks := breakages[f.Kind]; f.Incurable && !breaks {
 			bad("cannot be incurable")
 		}
 	}

@@ -18,6 +18,17 @@ type Telemetry struct {
 	s    *Simulation
 	n    *node
 	next int // number of the next XID that was not told yet
+	read int // how often the reader of the log had started anew by then
+	only map[string]bool
+}
+
+// Only lets the source tell of those fields alone; it returns the source.
+func (t *Telemetry) Only(fields ...string) *Telemetry {
+	t.only = map[string]bool{}
+	for _, f := range fields {
+		t.only[f] = true
+	}
+	return t
 }
 
 // Telemetry returns a new source for the node of that name, which tells of every XID
@@ -30,7 +41,7 @@ func (s *Simulation) Telemetry(name string) (*Telemetry, error) {
 		return nil, fmt.Errorf("there is no node %s", name)
 	}
 	_, next := n.log.from(math.MaxInt)
-	return &Telemetry{s: s, n: n, next: next}, nil
+	return &Telemetry{s: s, n: n, next: next, read: n.reread}, nil
 }
 
 // Reach is nil when what runs on the node can be asked, as by a scrape of its collector.
@@ -70,21 +81,29 @@ func (t *Telemetry) Collect(ctx context.Context, into *fleet.Samples) error {
 	}
 	into.BootID = n.bootID
 	for _, f := range fields {
-		into.Fields = append(into.Fields, f.Field)
+		if t.only == nil || t.only[f.Name] {
+			into.Fields = append(into.Fields, f.Field)
+		}
 	}
 	for i := range n.gpus {
 		g := &n.gpus[i]
-		lost := n.lost&(1<<i) != 0
+		off := n.off&(1<<i) != 0
 		into.GPUs = append(into.GPUs, fleet.SampledGPU{
-			Index: i, UUID: g.uuid, PCI: g.pci, Device: fmt.Sprintf("nvidia%d", i), Model: s.cfg.Model, Up: fleet.TruthOf(!lost),
+			Index: i, UUID: g.uuid, PCI: g.pci, Device: fmt.Sprintf("nvidia%d", i), Model: s.cfg.Model, Up: fleet.TruthOf(!off),
 		})
-		if lost {
+		if off || s.now < g.blank || len(into.Fields) == 0 {
 			continue
 		}
 		r := s.reading(n, i)
 		for _, f := range fields {
+			if t.only != nil && !t.only[f.Name] {
+				continue
+			}
 			into.Values = append(into.Values, fleet.Sample{Field: f.Name, GPU: i, Value: f.of(r), Labels: r.labels})
 		}
+	}
+	if t.read != n.reread {
+		t.read, t.next = n.reread, 0
 	}
 	var events []fleet.XIDEvent
 	events, t.next = n.log.from(t.next)
@@ -98,17 +117,24 @@ type reading struct {
 	memory float64 // MiB in use
 	noise  float64 // -1 to 1, another one each second
 	works  bool    // a process has a context on it
+	slow   bool    // its clocks are low
+	hot    bool    // it is over the temperature at which it slows down
+	blip   bool    // an error counter of its links shows one
 	labels []fleet.Label
 }
 
 const memoryMiB = 81920
+
+// slowdownTemp is the temperature in C at which a GPU lowers its clocks for good.
+const slowdownTemp = 92
 
 // reading says what a GPU does now. It follows from what the job on it does and from
 // the time alone: whoever asks more often sees nothing else.
 func (s *Simulation) reading(n *node, i int) reading {
 	g := &n.gpus[i]
 	key := hash(g.uuid)
-	r := reading{noise: s.noise(key, s.now/1000), memory: 4}
+	r := reading{noise: s.noise(key, s.now/1000), memory: 4, hot: g.hot != none, blip: s.now < g.blip}
+	r.slow = r.hot || s.now < g.throttled
 	p := g.holder
 	if p == nil {
 		return r
@@ -167,14 +193,26 @@ func whole(v float64) float64 { return math.Round(v) }
 // fields are what the simulated host engine is asked for, in the order of the page.
 var fields = []field{
 	gauge("DCGM_FI_DEV_SM_CLOCK", "SM clock frequency (in MHz).", func(r reading) float64 {
-		if !r.works {
+		switch {
+		case !r.works:
 			return 210
+		case r.slow:
+			return 735
 		}
 		return 1410
 	}),
 	gauge("DCGM_FI_DEV_MEM_CLOCK", "Memory clock frequency (in MHz).", func(reading) float64 { return 1593 }),
 	gauge("DCGM_FI_DEV_MEMORY_TEMP", "Memory temperature (in C).", func(r reading) float64 { return whole(36 + 34*r.util + 1.5*r.noise) }),
-	gauge("DCGM_FI_DEV_GPU_TEMP", "GPU temperature (in C).", func(r reading) float64 { return whole(31 + 33*r.util + 1.5*r.noise) }),
+	gauge("DCGM_FI_DEV_GPU_TEMP", "GPU temperature (in C).", func(r reading) float64 {
+		switch {
+		case r.hot:
+			return whole(94 + 1.5*r.noise) // 92 to 96
+		case r.slow:
+			return whole(84 + 1.5*r.noise)
+		}
+		return whole(31 + 33*r.util + 1.5*r.noise)
+	}),
+	gauge("DCGM_FI_DEV_SLOWDOWN_TEMP", "Temperature at which the GPU slows down (in C).", func(reading) float64 { return slowdownTemp }),
 	gauge("DCGM_FI_DEV_POWER_USAGE", "Power draw (in W).", func(r reading) float64 {
 		base := 58.0
 		if r.works {
@@ -191,9 +229,35 @@ var fields = []field{
 	{fleet.Field{Name: "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", Type: "counter", Help: "Number of remapped rows for correctable errors."}, func(reading) float64 { return 0 }},
 	gauge("DCGM_FI_DEV_ROW_REMAP_FAILURE", "Whether remapping of rows has failed.", func(reading) float64 { return 0 }),
 	{fleet.Field{Name: "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", Type: "counter", Help: "Total number of PCIe retries."}, func(reading) float64 { return 0 }},
+	{fleet.Field{Name: "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", Type: "counter", Help: "Total number of NVLink recovery errors."}, func(r reading) float64 {
+		if r.blip {
+			return 1
+		}
+		return 0
+	}},
 	gauge("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "Ratio of time the graphics engine is active.", func(r reading) float64 { return whole(1e6*r.util) / 1e6 }),
 	gauge("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "Ratio of cycles the tensor (HMMA) pipe is active.", func(r reading) float64 { return whole(1e6*r.util*0.46) / 1e6 }),
 	gauge("DCGM_FI_PROF_DRAM_ACTIVE", "Ratio of cycles the device memory interface is active sending or receiving data.", func(r reading) float64 { return whole(1e6*r.util*0.38) / 1e6 }),
 	gauge("DCGM_FI_PROF_PCIE_TX_BYTES", "Bytes sent over PCIe per second.", func(r reading) float64 { return whole(2.1e9 * r.util) }),
 	gauge("DCGM_FI_PROF_PCIE_RX_BYTES", "Bytes received over PCIe per second.", func(r reading) float64 { return whole(3.4e9 * r.util) }),
+}
+
+// A JobStep is what a training program shows of its progress: the series stoker_job_step.
+type JobStep struct {
+	Namespace, Name string
+	Step            int64
+}
+
+// JobSteps are the steps of all jobs whose program has begun to count, in the order of
+// their submission. A job that computes nothing counts nothing.
+func (s *Simulation) JobSteps() []JobStep {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []JobStep
+	for _, j := range s.jobs {
+		if !j.spec.Idle && (j.state == training || j.state == hung && j.showed) {
+			out = append(out, JobStep{j.ref.Namespace, j.ref.Name, s.iteration(j)})
+		}
+	}
+	return out
 }

@@ -10,6 +10,7 @@ const (
 	Starting             // held by a job that starts for the first time
 	Restart              // held by a job that is ended or started anew
 	LostWork             // held by a job that does again what it had done before
+	Slow                 // held by a job that makes half the progress that it could
 	Idle                 // held by a job that does nothing with it
 	Broken               // broken, or held by a job that cannot go on because of a fault
 	Repairing            // its node is being booted
@@ -23,7 +24,7 @@ const (
 const Queued = uses
 
 var useNames = [...]string{
-	Useful: "useful", Starting: "start", Restart: "restart", LostWork: "lost work", Idle: "idle", Broken: "fault",
+	Useful: "useful", Starting: "start", Restart: "restart", LostWork: "lost work", Slow: "slow", Idle: "idle", Broken: "fault",
 	Repairing: "repair", Cordoned: "cordoned", Free: "free", Queued: "queued beside free GPUs",
 }
 

@@ -17,18 +17,36 @@ type Kind string
 
 // The kinds.
 const (
-	GPULost       Kind = "gpu-lost"
-	BootHangs     Kind = "boot-hangs"
-	JobCrash      Kind = "job-crash"
-	TelemetryLost Kind = "telemetry-lost"
+	GPULost    Kind = "gpu-lost"
+	GPUECC     Kind = "gpu-ecc"
+	GPUDriver  Kind = "gpu-driver"
+	NVLinkDown Kind = "nvlink-down"
+	GPUHot     Kind = "gpu-hot"
+	NodeLost   Kind = "node-lost"
+	BootHangs  Kind = "boot-hangs"
+	SpotNotice Kind = "spot-notice"
+
+	JobCrash Kind = "job-crash"
+	JobHang  Kind = "job-hang"
+	JobOOM   Kind = "job-oom"
+
+	// Noise: nothing is broken.
+	TelemetryLost   Kind = "telemetry-lost"
+	Throttle        Kind = "throttle"
+	SensorBlank     Kind = "sensor-blank"
+	NVLinkBlip      Kind = "nvlink-blip"
+	ExporterRestart Kind = "exporter-restart"
 )
 
 // A KindInfo says what holds for every fault of a kind.
 type KindInfo struct {
 	Doc string // one sentence
-	// Ill says that a node is ill while the fault lasts: cordoning it is right, and not
-	// doing so is to miss the fault.
+	// Ill says that a node is ill while the fault lasts: cordoning it is right.
 	Ill bool
+	// Wanted says that neither cordoning the node nor telling people is to miss the fault.
+	Wanted bool
+	// Noise says that the kind is no fault at all, and only looks like one.
+	Noise bool
 	// Where the fault is to happen: on a node, on a GPU of it, or at a job.
 	Node, GPU, Job bool
 	// Lasts says that the fault has a length of its own. Others are over at once, or
@@ -38,10 +56,24 @@ type KindInfo struct {
 
 // Kinds describes every kind.
 var Kinds = map[Kind]KindInfo{
-	GPULost:       {Doc: "A GPU falls off the bus with XID 79; the job on it hangs. A boot brings it back.", Ill: true, Node: true, GPU: true, Job: true},
-	BootHangs:     {Doc: "The next boot of the node does not come to its end; only cutting its power helps.", Ill: true, Node: true},
-	JobCrash:      {Doc: "The program of a job fails and all its GPUs log XID 45, again and again. Nothing is broken.", Job: true},
-	TelemetryLost: {Doc: "The node's telemetry cannot be read for a time. Nothing is broken.", Node: true, Job: true, Lasts: true},
+	GPULost:    {Doc: "A GPU falls off the bus with XID 79; the job on it hangs. A boot brings it back.", Ill: true, Wanted: true, Node: true, GPU: true, Job: true},
+	GPUECC:     {Doc: "A GPU has an uncontained memory error, XID 95; the job on it crashes, and its GPUs log XID 45. A boot cures it.", Ill: true, Wanted: true, Node: true, GPU: true, Job: true},
+	GPUDriver:  {Doc: "The firmware of a GPU does not answer, XID 119; the job on it hangs. A boot cures it.", Ill: true, Wanted: true, Node: true, GPU: true, Job: true},
+	NVLinkDown: {Doc: "An NVLink fails with XID 74; the job on it crashes. A boot cures it.", Ill: true, Wanted: true, Node: true, GPU: true, Job: true},
+	GPUHot:     {Doc: "A GPU is too hot for a time and runs at half its speed, and the whole gang with it.", Ill: true, Wanted: true, Node: true, GPU: true, Job: true, Lasts: true},
+	NodeLost:   {Doc: "A node stops and comes back by itself after a time. The cluster itself sees it.", Ill: true, Node: true, Job: true, Lasts: true},
+	BootHangs:  {Doc: "The next boot of the node does not come to its end; only cutting its power helps.", Ill: true, Wanted: true, Node: true},
+	SpotNotice: {Doc: "A node of the spot pool is announced to go, and goes two minutes later. Others come when there is capacity.", Ill: true, Node: true},
+
+	JobCrash: {Doc: "The program of a job fails and all its GPUs log XID 45, again and again. Nothing is broken.", Job: true},
+	JobHang:  {Doc: "The program of a job hangs until its own watchdog ends it. Nothing is broken.", Job: true},
+	JobOOM:   {Doc: "The program of a job runs out of memory and ends. Nothing is broken.", Job: true},
+
+	TelemetryLost:   {Doc: "The node's telemetry cannot be read for a time. Nothing is broken.", Noise: true, Node: true, Job: true, Lasts: true},
+	Throttle:        {Doc: "A GPU lowers its clocks for a moment. Nothing is broken.", Noise: true, Node: true, GPU: true, Job: true, Lasts: true},
+	SensorBlank:     {Doc: "A GPU's sensors give no values for a moment. Nothing is broken.", Noise: true, Node: true, GPU: true, Job: true, Lasts: true},
+	NVLinkBlip:      {Doc: "An error counter of a GPU's NVLinks shows one for a moment, as after a boot. Nothing is broken.", Noise: true, Node: true, GPU: true, Lasts: true},
+	ExporterRestart: {Doc: "What reads the driver's log starts anew, and tells every XID of this boot again, with its old time. Nothing is broken.", Noise: true, Node: true},
 }
 
 // A Fault is one thing that goes wrong, as a scenario asks for it.
@@ -66,7 +98,8 @@ type Case struct {
 	Ended  time.Duration // meaningful when Over
 	Active bool
 	Over   bool
-	// Noticed is when the node was first cordoned for it, by whoever; meaningful when Seen.
+	// Noticed is when the node was first cordoned for it, by whoever, or people were told;
+	// meaningful when Seen.
 	Noticed time.Duration
 	Seen    bool
 	// Lost is the GPU-time that was not useful because of the fault, so far.
@@ -90,6 +123,7 @@ const (
 	Start   Verb = "start"
 	Evict   Verb = "evict"
 	Repair  Verb = "repair"
+	Preempt Verb = "preempt"
 )
 
 // An Act is something that Stoker did, and whether it was right.
@@ -152,9 +186,9 @@ func (r *Record) Ill(node string) bool {
 
 func (c Case) ill(node string) bool { return c.Active && c.Node == node && Kinds[c.Kind].Ill }
 
-// Cordoned writes down that a node was cordoned, by whomever: what is wrong with it was
-// noticed.
-func (r *Record) Cordoned(at time.Duration, node string) {
+// Notice writes down that a node was cordoned, by whomever, or that people were told that
+// it is ill: what is wrong with it was noticed.
+func (r *Record) Notice(at time.Duration, node string) {
 	for i := range r.cases {
 		if c := &r.cases[i]; c.ill(node) && !c.Seen {
 			c.Seen, c.Noticed = true, at
@@ -191,12 +225,12 @@ func (r *Record) Done(v Verb) int { return r.done[v] }
 // Wrong is how often something was done that was wrong.
 func (r *Record) Wrong(v Verb) int { return r.wrong[v] }
 
-// Missed returns the faults that made a node ill for at least patience before now and
-// were not noticed in that time.
+// Missed returns the faults that wanted the node to be cordoned for at least patience
+// before now and were not noticed in that time.
 func (r *Record) Missed(now, patience time.Duration) []Case {
 	var out []Case
 	for _, c := range r.cases {
-		if !Kinds[c.Kind].Ill || !c.Active && !c.Over {
+		if !Kinds[c.Kind].Wanted || !c.Active && !c.Over {
 			continue
 		}
 		end := now

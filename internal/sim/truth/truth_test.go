@@ -150,7 +150,7 @@ func TestARecordJudges(t *testing.T) {
 				r.End(0, tc.ended)
 			}
 			if tc.cordoned >= 0 {
-				r.Cordoned(tc.cordoned, node)
+				r.Notice(tc.cordoned, node)
 			}
 			if got := r.Ill(node); got != tc.ill || r.Ill("another") {
 				t.Errorf("ill: %t, want %t", got, tc.ill)

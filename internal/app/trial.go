@@ -1,0 +1,258 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"stoker.dev/stoker/actuator"
+	"stoker.dev/stoker/internal/fleet"
+	"stoker.dev/stoker/internal/loop"
+	"stoker.dev/stoker/internal/observe"
+	"stoker.dev/stoker/internal/remedy"
+	"stoker.dev/stoker/internal/replay"
+	"stoker.dev/stoker/internal/sim"
+	"stoker.dev/stoker/internal/store"
+)
+
+// A policy is who acts on the simulated fleet.
+type policy string
+
+// The policies. All but [policyStoker] are there to compare with.
+const (
+	policyStoker  policy = "stoker"
+	policyNobody  policy = "nobody"     // people alone, after hours
+	policyWait    policy = "wait"       // cordon, wait for the jobs to end, boot
+	policyDelete  policy = "delete-60m" // cordon, delete the pods after an hour, boot
+	deleteAfter          = time.Hour
+	trialTick            = 5 * time.Second
+	trialLateness        = 90 * time.Minute // of alerts that come late
+	trialDelay           = 30 * time.Second // of alerts about states on their way
+)
+
+// A trial is one run of one policy on one fleet, by the short way: what collectors read is
+// turned into evidence without exposition and alert rules. Everything from there on is
+// Stoker's own code.
+type trial struct {
+	fleet   sim.Config
+	policy  policy
+	horizon time.Duration
+	lame    lameness
+	lines   *printer // may be nil
+	until   func(sim.Report, []remedy.Incident) bool
+}
+
+// lameness takes something from Stoker, to show that a test notices.
+type lameness struct {
+	noDetection    bool
+	noVerification bool
+	noGates        bool
+	noPlanner      bool
+}
+
+// A trialResult is what came of a trial.
+type trialResult struct {
+	report    sim.Report
+	incidents []remedy.Incident
+	start     time.Time
+}
+
+// run runs the trial to its horizon.
+func (t trial) run(ctx context.Context) (trialResult, error) {
+	if t.lines != nil {
+		t.fleet.Tell = func(e sim.Event) { t.lines.print(e.At, string(e.Kind), e.Text) }
+	}
+	s, err := sim.New(t.fleet)
+	if err != nil {
+		return trialResult{}, err
+	}
+	start := s.Now()
+	if t.lines != nil {
+		t.lines.start = start
+	}
+	direct, err := directOf(s)
+	if err != nil {
+		return trialResult{}, err
+	}
+	var tick func(now time.Time) error
+	var incidents func() []remedy.Incident
+	switch t.policy {
+	case policyStoker:
+		l, err := t.stoker(s, direct)
+		if err != nil {
+			return trialResult{}, err
+		}
+		tick, incidents = func(now time.Time) error { return l.Tick(ctx, now) }, l.Incidents
+	case policyWait, policyDelete:
+		after := time.Duration(0)
+		if t.policy == policyDelete {
+			after = deleteAfter
+		}
+		d, prev := replay.NewDrainer(s.Cluster(), direct, after), fleet.Snapshot{}
+		tick = func(now time.Time) error {
+			if prev, err = s.Cluster().Snapshot(ctx, now, prev); err != nil {
+				return err
+			}
+			if err := d.Tick(ctx, now, prev); err != nil {
+				if f, ok := errors.AsType[*remedy.Failure](err); !ok || f.Ending != remedy.Conflict {
+					return err
+				}
+			}
+			return nil
+		}
+	case policyNobody:
+	}
+	for at := time.Duration(0); at <= t.horizon; at += trialTick {
+		now := start.Add(at)
+		if err := s.Step(now); err != nil {
+			return trialResult{}, err
+		}
+		if err := ctx.Err(); err != nil {
+			return trialResult{}, context.Cause(ctx)
+		}
+		if tick == nil {
+			continue
+		}
+		direct.Poll(ctx, now)
+		if err := tick(now); err != nil {
+			return trialResult{}, fmt.Errorf("%s at %s: %w", t.policy, at, err)
+		}
+	}
+	r := trialResult{report: s.Report(), start: start}
+	if incidents != nil {
+		r.incidents = incidents()
+	}
+	return r, nil
+}
+
+// stoker makes the loop of a trial: the service's own but for its store and telemetry.
+func (t trial) stoker(s *sim.Simulation, direct *replay.Direct) (*loop.Loop, error) {
+	log, reg := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
+	cfg, lcfg, err := ReadConfig("")
+	if err != nil {
+		return nil, err
+	}
+	// A tenth of eight nodes is less than one. As whoever has so few of them would, two may
+	// be out.
+	for i := range cfg.Gates.Budgets {
+		cfg.Gates.Budgets[i].AtLeast = new(2)
+	}
+	gates := actuator.Gates(actuator.ModeAuto, cfg.Gates)
+	if t.lame.noGates {
+		gates = nil
+	}
+	if t.lame.noVerification {
+		for i := range lcfg.Playbooks.List {
+			b := &lcfg.Playbooks.List[i]
+			b.Steps = slices.DeleteFunc(slices.Clone(b.Steps), func(s remedy.Step) bool {
+				return s.Role == remedy.RoleVerify || s.Role == remedy.RoleRenew
+			})
+		}
+	}
+	specs := slices.Concat(actuator.Actions, actuator.Planned(s.Cluster()))
+	act, err := actuator.New(log, s.Cluster(), specs, gates, reg)
+	if err != nil {
+		return nil, err
+	}
+	world := observe.NewWorld(log,
+		observe.Source{Name: sim.Source, Filler: s.Cluster(), Needed: true},
+		observe.Source{Name: "telemetry", Filler: direct})
+	var witnesses []loop.Witness
+	if !t.lame.noDetection {
+		witnesses = []loop.Witness{newEcho(direct, t.fleet.Seed), s.Cluster()}
+	}
+	opts := loop.Options{Parallel: 1, Plans: !t.lame.noPlanner, Tell: func(e loop.Entry) {
+		tellPeople(s, e)
+		if t.lines != nil {
+			t.lines.entry(e)
+		}
+	}}
+	return loop.New(log, reg, &store.Memory{}, world, witnesses, act, lcfg, opts), nil
+}
+
+// tellPeople lets the simulation know of incidents that were opened: whoever reads
+// Stoker's journal has been told.
+func tellPeople(s *sim.Simulation, e loop.Entry) {
+	if e.Kind == loop.EntryOpened {
+		node, _, _ := strings.Cut(e.Subject, "/")
+		s.People().Told(node)
+	}
+}
+
+// directOf reads every node of the fleet directly.
+func directOf(s *sim.Simulation) (*replay.Direct, error) {
+	var nodes []replay.Node
+	for _, name := range s.NodeNames() {
+		events, err := s.Telemetry(name)
+		if err != nil {
+			return nil, err
+		}
+		usage, err := s.Telemetry(name)
+		if err != nil {
+			return nil, err
+		}
+		nodes = append(nodes, replay.Node{
+			Name: name, Events: events.Only(), Usage: usage.Only(replay.Fields...), Reach: func() error { return s.Reach(name) },
+		})
+	}
+	steps := func() []replay.Step {
+		var out []replay.Step
+		for _, j := range s.JobSteps() {
+			out = append(out, replay.Step(j))
+		}
+		return out
+	}
+	return replay.NewDirect(nodes, steps), nil
+}
+
+// An echo is the way of alerts over Prometheus and Alertmanager beside the fast path:
+// some of what is told comes again a little later, some twice, and some after an hour and
+// a half, when it is too old to be acted on.
+type echo struct {
+	of   loop.Witness
+	seed uint64
+	n    uint64
+	late []echoed
+}
+
+type echoed struct {
+	due time.Time
+	e   remedy.Evidence
+}
+
+func newEcho(of loop.Witness, seed uint64) *echo { return &echo{of: of, seed: seed} }
+
+// Evidence returns what is told now, and what comes again.
+func (c *echo) Evidence(ctx context.Context, now time.Time) ([]remedy.Evidence, error) {
+	out, err := c.of.Evidence(ctx, now)
+	for _, e := range out {
+		c.n++
+		again := e
+		again.Source, again.Seen = "alertmanager", time.Time{}
+		luck := (c.seed*0x9e3779b97f4a7c15 + c.n*0xbf58476d1ce4e5b9) >> 56
+		wait := time.Duration(20+luck%60) * time.Second
+		if !remedy.Classes[e.Class].Event {
+			wait = trialDelay // what tells of a state keeps its order: begun, over
+		}
+		c.late = append(c.late, echoed{now.Add(wait), again})
+		if luck%8 == 0 && remedy.Classes[e.Class].Event {
+			c.late = append(c.late, echoed{now.Add(wait), again}, echoed{now.Add(trialLateness), again})
+		}
+	}
+	kept := c.late[:0]
+	for _, l := range c.late {
+		if l.due.After(now) {
+			kept = append(kept, l)
+			continue
+		}
+		out = append(out, l.e)
+	}
+	c.late = kept
+	return out, err
+}
