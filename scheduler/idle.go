@@ -26,7 +26,7 @@ func (p *plan) idle() {
 			continue
 		}
 		rests := j.Usage.Mean < p.cfg.IdleUnder && j.Usage.Over >= p.cfg.IdleFor
-		for_ := p.now.Sub(a.Since)
+		lasts := p.now.Sub(a.Since)
 		switch {
 		case a.Stage != StageBusy && j.Usage.Mean > p.cfg.BusyOver && j.Usage.Over >= p.cfg.IdleFor/2:
 			a.Stage, a.Since = StageBusy, p.now
@@ -36,10 +36,10 @@ func (p *plan) idle() {
 			a.Stage, a.Since = StageTold, p.now
 			p.order("tell", remedy.EffectAsk, j, time.Minute, "idle", setting{Text: fmt.Sprintf(
 				"it has used %.0f %% of %d GPUs for %s; when somebody waits for them it is the first to go", 100*j.Usage.Mean, j.GPUs(), remedy.Duration(j.Usage.Over))})
-		case a.Stage == StageTold && for_ >= p.cfg.LowerAfter:
+		case a.Stage == StageTold && lasts >= p.cfg.LowerAfter:
 			a.Stage, a.Since = StageLowered, p.now
 			p.prioritise(j, priorityIdle, "it was told that it is idle, and is idle")
-		case (a.Stage == StageLowered || a.Stage == StageTaken) && for_ >= p.cfg.ReclaimAfter:
+		case (a.Stage == StageLowered || a.Stage == StageTaken) && lasts >= p.cfg.ReclaimAfter:
 			who, helps := p.helped(j)
 			if !helps {
 				break

@@ -95,14 +95,14 @@ func (p *plan) goOn() {
 	}
 	// What has changed since: one of them may have ended, and that may be enough.
 	free := newFree(p.fleet)
-	var go_ []fleet.Job
+	var leave []fleet.Job
 	for _, ref := range r.Victims {
 		if v, ok := p.fleet.Jobs[ref]; ok && v.Phase == fleet.JobRunning && p.may(v) {
 			if free.fits(w) {
 				break
 			}
 			free.give(p.fleet, ref)
-			go_ = append(go_, v)
+			leave = append(leave, v)
 		}
 	}
 	if !free.fits(w) {
@@ -110,7 +110,7 @@ func (p *plan) goOn() {
 		p.prioritise(w, 0, "room cannot be made for it any more")
 		return
 	}
-	for _, v := range go_ {
+	for _, v := range leave {
 		p.preempt(v, fmt.Sprintf("%s has waited %s for %d GPUs", w.Ref, remedy.Duration(p.waited(w.Ref).Round(time.Minute)), w.GPUs()))
 	}
 	r.Taken = true

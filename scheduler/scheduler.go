@@ -61,9 +61,18 @@ func (c Config) WithDefaults() Config {
 		v   *time.Duration
 		def time.Duration
 	}{
-		{&c.Every, 30 * time.Second}, {&c.IdleFor, 10 * time.Minute}, {&c.LowerAfter, 5 * time.Minute}, {&c.ReclaimAfter, 5 * time.Minute},
-		{&c.MinRun, 15 * time.Minute}, {&c.Pause, time.Hour}, {&c.RoomAfter, 5 * time.Minute}, {&c.Starved, time.Hour}, {&c.Long, 4 * time.Hour},
-		{&c.RoomFor, 5 * time.Minute}, {&c.SaveWithin, 2 * time.Minute}, {&c.Restart, 3 * time.Minute},
+		{&c.Every, 30 * time.Second},
+		{&c.IdleFor, 10 * time.Minute},
+		{&c.LowerAfter, 5 * time.Minute},
+		{&c.ReclaimAfter, 5 * time.Minute},
+		{&c.MinRun, 15 * time.Minute},
+		{&c.Pause, time.Hour},
+		{&c.RoomAfter, 5 * time.Minute},
+		{&c.Starved, time.Hour},
+		{&c.Long, 4 * time.Hour},
+		{&c.RoomFor, 5 * time.Minute},
+		{&c.SaveWithin, 2 * time.Minute},
+		{&c.Restart, 3 * time.Minute},
 	} {
 		if *d.v == 0 {
 			*d.v = d.def

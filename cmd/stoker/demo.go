@@ -58,8 +58,8 @@ it, and under two policies that are in use. Faults come at the rates of docs/sim
 			}
 			o.Listening = func(a net.Addr) { fmt.Fprintf(cmd.ErrOrStderr(), "console, API and metrics at http://%s\n", a) }
 			err := app.Demo(cmd.Context(), cmd.OutOrStdout(), o)
-			if o.For == 0 && errors.Is(err, context.Cause(cmd.Context())) && cmd.Context().Err() != nil {
-				return nil // stopping it is how it ends
+			if o.For == 0 && cmd.Context().Err() != nil && errors.Is(err, context.Cause(cmd.Context())) {
+				err = nil // stopping it is how it ends
 			}
 			return err
 		},

@@ -45,7 +45,6 @@ type trial struct {
 	horizon time.Duration
 	lame    lameness
 	lines   *printer // may be nil
-	until   func(sim.Report, []remedy.Incident) bool
 }
 
 // lameness takes something from Stoker, to show that a test notices.

@@ -89,15 +89,14 @@ func (s *Simulation) disturb(i int, n *node, g int) {
 	until := s.now + f.For.Milliseconds()
 	s.record.Begin(i, s.since(), n.name, g, n.unschedulable)
 	s.after(f.For.Milliseconds(), func() { s.record.End(i, s.since()) })
-	switch f.Kind {
-	case truth.Throttle:
-		n.gpus[g].throttled = until
-	case truth.SensorBlank:
-		n.gpus[g].blank = until
-	case truth.NVLinkBlip:
-		n.gpus[g].blip = until
-	default:
+	on := &n.gpus[g]
+	if f.Kind == truth.ExporterRestart {
 		n.reread++
+	}
+	for kind, till := range map[truth.Kind]*int64{truth.Throttle: &on.throttled, truth.SensorBlank: &on.blank, truth.NVLinkBlip: &on.blip} {
+		if f.Kind == kind {
+			*till = until
+		}
 	}
 }
 

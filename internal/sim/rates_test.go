@@ -46,7 +46,8 @@ func TestTeamsAreTheSameEveryTimeAndOtherwiseForOtherSeeds(t *testing.T) {
 		}
 		return fmt.Sprintf("%+v", cfg)
 	}
-	if text(1) != text(1) || text(1) == text(2) {
+	first, again, other := text(1), text(1), text(2)
+	if first != again || first == other {
 		t.Error("the fleet is not its seed's alone")
 	}
 }
