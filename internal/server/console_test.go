@@ -138,7 +138,8 @@ func TestThePageSaysWhenItCannotBeBelieved(t *testing.T) {
 		"nothing is observed":                  {fleet: func(f *fleet.Snapshot) { *f = fleet.Snapshot{} }, bad: true, healed: "has not been observed yet"},
 		"telemetry is late":                    {fleet: func(f *fleet.Snapshot) { f.Sources["telemetry"] = t0.Add(-61 * time.Second) }, bad: true, healed: "⚠ telemetry 1 min old, late"},
 		"the loop stands":                      {fleet: func(f *fleet.Snapshot) { f.At = t0.Add(-2 * time.Minute) }, bad: true, healed: "last observed more than 1 min ago"},
-		"the telemetry of a node is lost":      {fleet: func(f *fleet.Snapshot) { lose(f, "n4") }, bad: true, healed: "the telemetry of 1 of 8 nodes is lost"},
+		"a node without telemetry is told":     {fleet: func(f *fleet.Snapshot) { lose(f, "n4") }, healed: "0 held by Stoker, ⚠ 1 without telemetry"},
+		"the telemetry of half of them":        {fleet: func(f *fleet.Snapshot) { lose(f, "n1", "n2", "n3", "n4") }, bad: true, healed: "the telemetry of 4 of 8 nodes is lost"},
 		"a dry run is striped and not red":     {state: func(s State) State { s.Mode = "dry-run"; return s }, healed: "Dry run: nothing is done"},
 		"a dry run says that nothing is asked": {state: func(s State) State { s.Mode = "dry-run"; return s }, healed: "◌ would have"},
 	} {
@@ -172,10 +173,12 @@ func TestThePageSaysWhenItCannotBeBelieved(t *testing.T) {
 	}
 }
 
-func lose(f *fleet.Snapshot, node string) {
-	n := f.Nodes[node]
-	n.Telemetry.Status = fleet.False
-	f.Nodes[node] = n
+func lose(f *fleet.Snapshot, nodes ...string) {
+	for _, name := range nodes {
+		n := f.Nodes[name]
+		n.Telemetry.Status = fleet.False
+		f.Nodes[name] = n
+	}
 }
 
 func TestAnEmptyWorldIsSaidAndNotLeftBlank(t *testing.T) {

@@ -213,7 +213,8 @@ func (o *overview) judge(now time.Time) {
 			add("%s last answered more than %s ago", s.Name, words(lateAfter))
 		}
 	}
-	if n := o.Fleet.TelemetryLost; n > 0 {
+	// A node that is silent is an incident, or is being booted; of a fleet that is, the page knows little.
+	if n := o.Fleet.TelemetryLost; n > 0 && 2*n >= o.Fleet.Nodes {
 		add("the telemetry of %d of %s is lost", n, plural(o.Fleet.Nodes, "node"))
 	}
 	o.Healthy = len(o.Trouble) == 0 && !slices.ContainsFunc(o.Waiting, func(w Wait) bool { return w.For == WaitPerson })
