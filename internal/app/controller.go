@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"reflect"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -332,6 +334,30 @@ func (s *service) reload(ctx context.Context) error {
 		s.door.gates(actuator.Gates(cfg.Mode, cfg.Gates))
 		s.loop.Configure(lcfg)
 		s.mode.Store(&cfg.Mode)
+		if later := restarts(s.cfg, cfg); len(later) > 0 {
+			s.log.Warn("part of the configuration takes a restart", "sections", strings.Join(later, ", "))
+		}
 		s.log.Info("configuration taken", "mode", string(cfg.Mode), "playbooks", len(lcfg.Playbooks.List))
 	}
+}
+
+// restarts names the sections that differ and are only read at the start.
+func restarts(was, now Config) []string {
+	var out []string
+	for _, section := range []struct {
+		name     string
+		was, now any
+	}{
+		{"server", was.Server, now.Server},
+		{"telemetry", was.Telemetry, now.Telemetry},
+		{"alertmanager", was.Alertmanager, now.Alertmanager},
+		{"leaderElection", was.LeaderElection, now.LeaderElection},
+		{"repairs", was.Repairs, now.Repairs},
+		{"every", was.Every, now.Every},
+	} {
+		if !reflect.DeepEqual(section.was, section.now) {
+			out = append(out, section.name)
+		}
+	}
+	return out
 }

@@ -3,6 +3,7 @@ package neighbours
 import (
 	"context"
 	"fmt"
+	"html"
 	"strings"
 	"testing"
 	"time"
@@ -100,9 +101,15 @@ func TestTheWatchdogIsLate(t *testing.T) {
 		"explain":     s.Explain(t, "node/"+ill),
 		"the API":     s.Get(t, "/api/v1/incidents/"+in.Name),
 		"the journal": s.Get(t, "/api/v1/journal"),
+		"the console": html.UnescapeString(s.Get(t, "/")),
 	} {
 		if !strings.Contains(text, "the Watchdog alert has not arrived since") {
 			t.Errorf("%s does not say it:\n%s", what, text)
+		}
+	}
+	for _, path := range []string{"/", "/api/v1/status"} {
+		if text := s.Get(t, path); !strings.Contains(text, "the Watchdog alert is late") {
+			t.Errorf("%s does not say that it cannot be relied on:\n%s", path, text)
 		}
 	}
 	f.CheckEffects(t, map[scene.Effect]int{})
