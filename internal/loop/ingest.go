@@ -133,7 +133,11 @@ func (l *Loop) note(now time.Time, n rules.Note) {
 		l.metrics.noted.WithLabelValues(string(classLabel(n.Evidence.Class))).Inc()
 		return // that something is over which nobody acted on is counted, and no news
 	}
-	key := n.Evidence.Subject.String() + "|" + string(n.Evidence.Class) + "|" + n.Evidence.Labels["alertname"] + "|" + n.Evidence.Labels["xid"]
+	// What is about no node's state may be about somebody on it: each is told.
+	key := n.Evidence.Subject.String() + "|" + string(n.Evidence.Class)
+	for _, name := range []string{"alertname", "xid", "namespace", "pod", "job_name"} {
+		key += "|" + n.Evidence.Labels[name]
+	}
 	if t, ok := l.noted[key]; ok && now.Sub(t) < notedFor {
 		l.noted[key] = now
 		return

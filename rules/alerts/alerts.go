@@ -32,6 +32,7 @@ func Groups() []Group {
 	return []Group{
 		{"fleet.rules.yaml", "stoker-fleet"},
 		{"gpu.rules.yaml", "stoker-gpu"},
+		{"health.rules.yaml", "stoker-health"},
 		{"recording.rules.yaml", "stoker-recording"},
 		{"training.rules.yaml", "stoker-training"},
 		{"xid.rules.yaml", "stoker-xid"},
