@@ -499,10 +499,19 @@ func (w *walk) jobs(role remedy.Role) ([]fleet.JobRef, string) {
 		}
 		return []fleet.JobRef{j.Ref}, ""
 	case remedy.SubjectGPU, remedy.SubjectNode:
+		var dead []fleet.JobRef
 		for _, ref := range w.fleet.JobsOn(w.in.Subject.Node) {
-			if j, ok := w.fleet.Jobs[ref]; ok && !j.Phase.Ended() {
+			j, ok := w.fleet.Jobs[ref]
+			switch {
+			case !ok || j.Phase.Ended():
+			case role == remedy.RoleSave && w.dead(ref):
+				dead = append(dead, ref)
+			default:
 				out = append(out, ref)
 			}
+		}
+		if len(out) == 0 && len(dead) > 0 {
+			return nil, names(dead) + " cannot save: on a GPU that is lost a program is dead or hangs"
 		}
 	case remedy.SubjectQueue, remedy.SubjectPool:
 	}

@@ -44,6 +44,7 @@ func Correlate(now time.Time, f fleet.Snapshot, incidents []remedy.Incident, ev 
 	for _, e := range ready {
 		c.take(e)
 	}
+	c.noteEnded()
 	changed := make([]remedy.Incident, 0, len(c.order))
 	for _, i := range c.order {
 		changed = append(changed, c.all[i])
@@ -62,6 +63,7 @@ type correlation struct {
 	touched map[string]bool
 	order   []int // places in all
 	notes   []Note
+	ended   map[fleet.JobRef]*aftermath
 }
 
 // aboutKey is one for all subjects that may be the same.
@@ -107,6 +109,9 @@ func (c *correlation) lasts(e remedy.Evidence) bool {
 }
 
 func (c *correlation) take(e remedy.Evidence) {
+	if c.endOfJob(e) {
+		return
+	}
 	if e.Class == remedy.ClassNone || e.Class == "" {
 		c.note(e, "it changes no GPU's or node's state")
 		return

@@ -210,6 +210,22 @@ func (w *walk) restarted() []fleet.JobRef {
 	return out
 }
 
+// dead reports whether the job's program certainly ran on the incident's GPU and is dead
+// by the class of the fault: it holds every GPU of the node. Of a job that holds some of
+// them nobody knows which.
+func (w *walk) dead(job fleet.JobRef) bool {
+	if !remedy.Classes[w.in.Class].Dead {
+		return false
+	}
+	gpus := 0
+	for _, p := range w.fleet.PodsOf(job) {
+		if p.Node == w.in.Subject.Node {
+			gpus += p.GPUs
+		}
+	}
+	return gpus > 0 && gpus >= w.fleet.Nodes[w.in.Subject.Node].Capacity.GPUs
+}
+
 // calm reports whether a step is left out since the state has ended in the middle of
 // the ladder: nothing more is taken. What was taken is still given back, and only once
 // the end has been verified.

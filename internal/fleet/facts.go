@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"maps"
+	"slices"
 	"time"
 )
 
@@ -44,6 +45,18 @@ func (f *Facts) Snapshot(now time.Time, prev Snapshot) Snapshot {
 		}
 		f.Pods[uid] = p
 	}
+	for ref, nodes := range nodesOf(f.Pods) {
+		if j, ok := f.Jobs[ref]; ok {
+			j.Places = placed(prev.Jobs[ref].Places, nodes, now)
+			f.Jobs[ref] = j
+		}
+	}
+	for ref, old := range prev.Jobs {
+		if j, ok := f.Jobs[ref]; ok && j.Places == nil {
+			j.Places = old.Places
+			f.Jobs[ref] = j
+		}
+	}
 	for ref, list := range f.Failures {
 		if j, ok := f.Jobs[ref]; ok {
 			j.Failures = Few(list)
@@ -56,4 +69,18 @@ func (f *Facts) Snapshot(now time.Time, prev Snapshot) Snapshot {
 		alerts.Path.Since = prev.Alerts.Path.Since
 	}
 	return Snapshot{At: now, Nodes: f.Nodes, Pods: f.Pods, Jobs: f.Jobs, Queues: f.Queues, Sources: maps.Clone(f.Sources), Alerts: alerts}
+}
+
+// nodesOf are the nodes of each job's pods, in order.
+func nodesOf(pods map[string]Pod) map[JobRef][]string {
+	out := map[JobRef][]string{}
+	for _, p := range pods {
+		if p.Node != "" && p.Job != (JobRef{}) && !slices.Contains(out[p.Job], p.Node) {
+			out[p.Job] = append(out[p.Job], p.Node)
+		}
+	}
+	for _, nodes := range out {
+		slices.Sort(nodes)
+	}
+	return out
 }

@@ -91,3 +91,43 @@ func TestAConditionThatIsNotKnownHasNotHeld(t *testing.T) {
 		t.Error("59 s are a minute")
 	}
 }
+
+func TestWhereAJobWasIsRemembered(t *testing.T) {
+	ref := JobRef{Namespace: "train", Name: "llm"}
+	var s Snapshot
+	see := func(after time.Duration, nodes ...string) {
+		f := NewFacts()
+		f.Jobs[ref] = Job{Ref: ref}
+		for _, n := range nodes {
+			f.Pods[n] = Pod{PodRef: PodRef{UID: n, Node: n}, Job: ref}
+		}
+		s = f.Snapshot(t0.Add(after), s)
+	}
+	see(0, "b", "a")
+	see(time.Minute, "a", "b")
+	see(2 * time.Minute) // its pods are gone
+	see(10*time.Minute, "c")
+	for name, tc := range map[string]struct {
+		node string
+		at   time.Duration
+		want bool
+	}{
+		"while it was there":         {"a", 30 * time.Second, true},
+		"a short while after":        {"b", time.Minute + lastWords, true},
+		"not long after":             {"a", 12 * time.Minute, false},
+		"where it is now":            {"c", 10 * time.Minute, true},
+		"not where it was not yet":   {"c", time.Minute, false},
+		"not on a node of no pod":    {"d", 30 * time.Second, false},
+		"nor before it was anywhere": {"a", -5 * time.Minute, false},
+	} {
+		if got := s.Jobs[ref].WasOn(tc.node, t0.Add(tc.at)); got != tc.want {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+	for i := range 10 {
+		see(time.Duration(20+i)*time.Minute, string(rune('k'+i)))
+	}
+	if got := len(s.Jobs[ref].Places); got != MaxPlaces {
+		t.Errorf("%d places are remembered, want %d", got, MaxPlaces)
+	}
+}

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"cmp"
+	"slices"
 	"time"
 )
 
@@ -51,6 +52,9 @@ type Job struct {
 	Attempt   int       // how often Stoker has started it anew
 	// Failures are how pods of it have ended badly lately, the first first; at most [MaxFailures].
 	Failures []Failure
+	// Places are where its pods were, the newest last, as far as this process has seen; at
+	// most [MaxPlaces].
+	Places []Place
 	// Ended is when it ended for good, and EndReason why, in the cluster's word.
 	Ended     time.Time
 	EndReason string
@@ -94,6 +98,47 @@ type Usage struct {
 type Queue struct {
 	Name  string
 	Quota int // GPUs that are its own; zero: everything
+}
+
+// MaxPlaces bounds the places of a job that are remembered.
+const MaxPlaces = 3
+
+// A Place is one placement of a job's pods.
+type Place struct {
+	Nodes       []string // in order
+	Since, Till time.Time
+}
+
+// How far from its time in a place what a job did there may be said to be: snapshots are
+// seconds apart and clocks of nodes differ, and drivers go on for minutes to log the end
+// of a job.
+const (
+	placeLag  = 30 * time.Second
+	lastWords = 10 * time.Minute
+)
+
+// WasOn reports whether what happened on the node at that time may be of the job: a pod
+// of it was there, or had been until a short while before.
+func (j Job) WasOn(node string, at time.Time) bool {
+	return slices.ContainsFunc(j.Places, func(p Place) bool {
+		return !at.Before(p.Since.Add(-placeLag)) && !at.After(p.Till.Add(lastWords)) && slices.Contains(p.Nodes, node)
+	}) || slices.ContainsFunc(j.Failures, func(f Failure) bool {
+		return f.Pod.Node == node && at.Sub(f.At) >= -placeLag && at.Sub(f.At) <= lastWords
+	})
+}
+
+// placed returns the places with what is seen of the job's nodes at now.
+func placed(places []Place, nodes []string, now time.Time) []Place {
+	if len(nodes) == 0 {
+		return places
+	}
+	places = slices.Clone(places)
+	if n := len(places) - 1; n >= 0 && slices.Equal(places[n].Nodes, nodes) {
+		places[n].Till = now
+		return places
+	}
+	places = append(places, Place{Nodes: nodes, Since: now, Till: now})
+	return places[max(0, len(places)-MaxPlaces):]
 }
 
 // GPUs is what the whole gang holds when it runs.

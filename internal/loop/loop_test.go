@@ -112,7 +112,7 @@ stoker_incident_steps_total{action="verify",ending="done"} 1
 stoker_incident_steps_total{action="verify",ending="started"} 1
 # HELP stoker_incidents_lost_gpu_seconds Work lost on behalf of the incidents that are kept, in GPU-seconds.
 # TYPE stoker_incidents_lost_gpu_seconds gauge
-stoker_incidents_lost_gpu_seconds 58272
+stoker_incidents_lost_gpu_seconds 29136
 # HELP stoker_incidents_closed_total Incidents that were closed, by class and phase.
 # TYPE stoker_incidents_closed_total counter
 stoker_incidents_closed_total{class="gpu-lost",phase="resolved"} 1

@@ -63,8 +63,8 @@ func newSite(n int) *site {
 			Capacity: fleet.Resources{GPUs: 8}, Allocatable: fleet.Resources{GPUs: 8},
 		}
 		ref := fleet.JobRef{Kind: "Job.sim", Namespace: "train", Name: fmt.Sprintf("job-%02d", i)}
-		s.jobs[ref] = fleet.Job{Ref: ref, UID: "uid-" + ref.Name, Version: 1, Workers: 1, Each: fleet.Resources{GPUs: 8}, Phase: fleet.JobRunning, Started: t0.Add(-time.Hour)}
-		s.pods[ref.Name] = fleet.Pod{PodRef: fleet.PodRef{Namespace: "train", Name: ref.Name, UID: ref.Name, Node: name}, Job: ref, GPUs: 8, Running: true}
+		s.jobs[ref] = fleet.Job{Ref: ref, UID: "uid-" + ref.Name, Version: 1, Workers: 1, Each: fleet.Resources{GPUs: 4}, Phase: fleet.JobRunning, Started: t0.Add(-time.Hour)}
+		s.pods[ref.Name] = fleet.Pod{PodRef: fleet.PodRef{Namespace: "train", Name: ref.Name, UID: ref.Name, Node: name}, Job: ref, GPUs: 4, Running: true}
 	}
 	return s
 }

@@ -38,11 +38,14 @@ type ClassInfo struct {
 	Event bool
 	// Telemetry says that the class means only that we do not know.
 	Telemetry bool
+	// Dead says that a program on the GPU is dead or hangs, and with it its gang: it can
+	// be asked for nothing any more.
+	Dead bool
 }
 
 // Classes describes each class that an incident may have.
 var Classes = map[Class]ClassInfo{
-	ClassGPULost:       {Doc: "The GPU no longer answers on the bus.", Subject: SubjectGPU, Event: true},
+	ClassGPULost:       {Doc: "The GPU no longer answers on the bus.", Subject: SubjectGPU, Event: true, Dead: true},
 	ClassGPUECC:        {Doc: "GPU memory has errors that could not be corrected.", Subject: SubjectGPU, Event: true},
 	ClassGPUNVLink:     {Doc: "An NVLink or NVSwitch link is down or failing.", Subject: SubjectGPU, Event: true},
 	ClassGPUHot:        {Doc: "The GPU is above its slowdown temperature.", Subject: SubjectGPU},

@@ -24,10 +24,12 @@ const (
 	Soon = 90 * time.Second
 	Long = 4 * time.Minute
 
-	testLabel   = "e2e.stoker.dev/test"
-	account     = "stoker"
-	workers     = 4 // of the job
-	gpusANode   = 8
+	testLabel = "e2e.stoker.dev/test"
+	account   = "stoker"
+	workers   = 4 // of the job
+	// gpusEach is more than half of a node, so that each worker has one of its own, and
+	// less than all, so that it may not have held the GPU that is lost and is asked to save.
+	gpusEach    = 5
 	JobName     = "llm"
 	resumedFrom = "/ckpt/llm/step-18200" // what the trainer writes
 )
@@ -114,7 +116,7 @@ func (f *Fixture) tearDown(t *testing.T) {
 // stopAfter to die, and returns the node of the second worker: the one to fall ill.
 func (f *Fixture) StartJob(t *testing.T, stopAfter time.Duration) (ill string) {
 	t.Helper()
-	job := cluster.IndexedJob(f.Train, JobName, workers, gpusANode)
+	job := cluster.IndexedJob(f.Train, JobName, workers, gpusEach)
 	job.Spec.Template.Spec.NodeSelector = map[string]string{testLabel: f.ID}
 	cluster.StopAfter(job, stopAfter)
 	f.CreateJob(t, job)
