@@ -133,11 +133,24 @@ func (l *Loop) decide(now time.Time, f fleet.Snapshot, open []remedy.Incident, w
 		in = rules.Reserve(now, f, in, orders, results)
 	}
 	var start []int
+	var again []remedy.Order // was tried, and is to be tried once more
 	if cur := in.Current(); cur != nil {
 		for i, o := range cur.Orders {
 			if o.Outcome == nil && o.Receipt == nil && !now.Before(o.NotTill) {
 				start = append(start, i)
+				if o.Tries > 0 {
+					again = append(again, o.Order)
+				}
 			}
+		}
+	}
+	if len(again) > 0 {
+		// What was right when it was reserved may not be now: a person has silenced the
+		// node, the mode was changed. The order's time runs on meanwhile.
+		in.Waiting = slices.DeleteFunc(l.actuator.Admit(now, f, open, in, again), func(r remedy.GateResult) bool { return r.Pass })
+		if len(in.Waiting) > 0 {
+			cur := in.Current()
+			start = slices.DeleteFunc(start, func(i int) bool { return cur.Orders[i].Tries > 0 })
 		}
 	}
 	return in, start
