@@ -138,9 +138,19 @@ func (l *Loop) note(now time.Time, n rules.Note) {
 	for _, name := range []string{"alertname", "xid", "namespace", "pod", "job_name"} {
 		key += "|" + n.Evidence.Labels[name]
 	}
+	if !l.told(now, key) {
+		return
+	}
+	l.metrics.noted.WithLabelValues(string(classLabel(n.Evidence.Class))).Inc()
+	l.tell(now, Entry{Kind: EntryNoted, Subject: n.Evidence.Subject.String(), Text: n.Evidence.String() + ": " + n.Reason})
+}
+
+// told reports whether something is to be told now, since it was not within the last hour,
+// and remembers that it is.
+func (l *Loop) told(now time.Time, key string) bool {
 	if t, ok := l.noted[key]; ok && now.Sub(t) < notedFor {
 		l.noted[key] = now
-		return
+		return false
 	}
 	if len(l.noted) >= maxNoted {
 		for k, t := range l.noted {
@@ -153,8 +163,7 @@ func (l *Loop) note(now time.Time, n rules.Note) {
 		}
 	}
 	l.noted[key] = now
-	l.metrics.noted.WithLabelValues(string(classLabel(n.Evidence.Class))).Inc()
-	l.tell(now, Entry{Kind: EntryNoted, Subject: n.Evidence.Subject.String(), Text: n.Evidence.String() + ": " + n.Reason})
+	return true
 }
 
 // classLabel keeps what senders make up out of our metrics' labels.

@@ -102,6 +102,7 @@ type Loop struct {
 	planned   map[fleet.JobRef]planned // the planner's orders that have not ended
 	noted     map[string]time.Time     // evidence noted lately, so that it is told once
 	troubled  Entry                    // the last trouble that was told
+	orphaned  map[string]time.Time     // nodes with a mark of ours that no open incident wants, since when
 
 	wake chan struct{} // holds a value when there is something to do before the next tick is due
 

@@ -19,6 +19,7 @@ type metrics struct {
 	open                  *prometheus.GaugeVec
 	last                  prometheus.Gauge
 	lost                  prometheus.Gauge
+	orphans               prometheus.Gauge
 
 	planned                           *prometheus.CounterVec
 	waitingJobs, waitingGPUs, resting prometheus.Gauge
@@ -51,6 +52,10 @@ func newMetrics(reg registerer) *metrics {
 			Name: "stoker_incidents_lost_gpu_seconds", Help: "Work lost on behalf of the incidents that are kept, in GPU-seconds.",
 		}),
 	}
+	m.orphans = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "stoker_actuator_orphaned_holds", Help: "Nodes that bear a mark of ours for no open incident, so that nobody gives them back.",
+	})
+	reg.MustRegister(m.orphans)
 	m.planned = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "stoker_scheduler_orders_total", Help: "Orders that the planner has asked for, carried out or not, by action.",
 	}, []string{"action"})

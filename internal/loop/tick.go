@@ -46,6 +46,7 @@ func (l *Loop) Tick(ctx context.Context, now time.Time) error {
 	}
 	errs = append(errs, l.unread, l.work(ctx, now, f))
 	errs = append(errs, l.plan(ctx, now, f), l.sweep(ctx, now))
+	l.orphans(now, f)
 	l.publish(&f)
 	l.metrics.observe(now, l.incidents)
 	return l.trouble(now, errors.Join(errs...))

@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -34,6 +35,12 @@ func Explain(now time.Time, f fleet.Snapshot, incidents []remedy.Incident, kind,
 			return "", fmt.Errorf("node %q: %w", name, ErrNotFound)
 		}
 		explainNode(&b, now, n, known, name)
+		for _, mark := range slices.Sorted(maps.Keys(n.Hold.Incidents)) {
+			open := slices.ContainsFunc(incidents, func(in remedy.Incident) bool { return in.Name == mark && !in.Phase.Closed() })
+			if !open {
+				fmt.Fprintf(&b, "  ⚠ it bears our mark for %s, which is not open: nobody gives it back but a person who uncordons it\n", mark)
+			}
+		}
 		explainAll(&b, now, f, about, mode)
 		return b.String(), nil
 	case "job":
