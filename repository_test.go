@@ -46,7 +46,7 @@ var arrows = map[string][]string{
 	"internal/kube":         {"internal/kube", "internal/fleet", "internal/remedy", "internal/observe", "internal/config", "actuator"},
 	"internal/sim":          {"internal/sim", "internal/fleet", "internal/remedy", "actuator", "collector", "internal/series"},
 	"internal/replay":       {"internal/fleet", "internal/remedy", "internal/xid", "actuator"},
-	"internal/server":       {"internal/fleet", "internal/remedy", "internal/loop", "rules"},
+	"internal/server":       {"internal/fleet", "internal/remedy", "internal/loop", "rules", "scheduler"},
 	"internal/app":          everything,
 	"internal/e2e":          everything,
 	"internal/tools":        {},

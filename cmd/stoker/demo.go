@@ -22,6 +22,7 @@ func demoCommand() *cobra.Command {
 	var speed string
 	var compare bool
 	var seeds int
+	var scenario string
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show the loop on a simulated fleet, in virtual time",
@@ -49,6 +50,10 @@ it, and under two policies that are in use. Faults come at the rates of docs/sim
 				return exitError{2, errors.New("several seeds want --compare")}
 			case compare && (o.Off || o.Listen != ""):
 				return exitError{2, errors.New("--compare goes with neither --off nor --listen")}
+			case scenario != "" && (compare || o.Off || o.Listen != "" || o.Report != ""):
+				return exitError{2, errors.New("--scenario goes with no other flag")}
+			case scenario != "":
+				return app.Scenario(cmd.Context(), cmd.OutOrStdout(), scenario)
 			case compare:
 				c := app.CompareOptions{Seed: o.Seed, Seeds: seeds, Report: o.Report, Progress: progress(cmd.ErrOrStderr())}
 				if cmd.Flags().Changed("for") {
@@ -71,6 +76,7 @@ it, and under two policies that are in use. Faults come at the rates of docs/sim
 	f.BoolVar(&o.Off, "off", false, "without Stoker, to compare")
 	f.BoolVar(&compare, "compare", false, "run the same fleets with Stoker, without it, and under policies that are in use")
 	f.IntVar(&seeds, "seeds", 1, "how many fleets are compared, beginning with --seed")
+	f.StringVar(&scenario, "scenario", "", "file with a fleet, what happens to it and what must come of it")
 	f.StringVar(&o.Report, "report", "", "file for the report as JSON")
 	f.StringVar(&o.Listen, "listen", "", "loopback address for API and metrics, such as 127.0.0.1:8080")
 	return cmd

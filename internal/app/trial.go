@@ -150,7 +150,7 @@ func (t trial) stoker(s *sim.Simulation, direct *replay.Direct) (*loop.Loop, err
 		for i := range lcfg.Playbooks.List {
 			b := &lcfg.Playbooks.List[i]
 			b.Steps = slices.DeleteFunc(slices.Clone(b.Steps), func(s remedy.Step) bool {
-				return s.Role == remedy.RoleVerify || s.Role == remedy.RoleRenew
+				return s.Role == remedy.RoleVerify
 			})
 		}
 	}

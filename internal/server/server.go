@@ -74,6 +74,7 @@ func Handler(log *slog.Logger, reg *prometheus.Registry, w Walker, clock func() 
 	mux.Handle("GET /api/v1/incidents", s.authenticated(s.incidents))
 	mux.Handle("GET /api/v1/incidents/{name}", s.authenticated(s.incident))
 	mux.Handle("GET /api/v1/journal", s.authenticated(s.journal))
+	mux.Handle("GET /api/v1/plan", s.authenticated(s.plan))
 	mux.Handle("GET /api/v1/explain/{kind}/{name...}", s.authenticated(s.explain))
 	if !o.ReadOnly {
 		to := newRelay(log, reg, o)

@@ -26,6 +26,7 @@ type node struct {
 	plugin     bool // the device plugin has told of the GPUs in this boot
 
 	unschedulable bool
+	counted       bool // among the cordoned
 	hold          fleet.Hold
 	optOut        string
 
@@ -197,6 +198,13 @@ func (s *Simulation) settleNode(n *node) {
 // change is a write to the node's object.
 func (s *Simulation) change(n *node) {
 	s.write(&n.version)
+	if n.unschedulable != n.counted {
+		n.counted = n.unschedulable
+		if s.cordoned--; n.counted {
+			s.cordoned += 2
+		}
+		s.mostCordoned = max(s.mostCordoned, s.cordoned)
+	}
 	s.refresh(n)
 }
 

@@ -30,6 +30,7 @@ type Report struct {
 
 	Cordons       int      `json:"cordons"`
 	WrongCordons  int      `json:"wrongCordons"`
+	MostCordoned  int      `json:"mostCordoned"` // nodes at one time, by whomever
 	Stops         int      `json:"stops"`
 	WrongStops    int      `json:"wrongStops"`
 	Evictions     int      `json:"evictions"`
@@ -80,7 +81,7 @@ func (s *Simulation) Report() Report {
 		Stops: s.record.Done(truth.Stop), WrongStops: s.record.Wrong(truth.Stop),
 		Evictions: s.record.Done(truth.Evict), Repairs: s.record.Done(truth.Repair), WrongRepairs: s.record.Wrong(truth.Repair),
 		WrongReleases: s.record.Wrong(truth.Release), Resubmissions: s.record.Done(truth.Start), RanTwice: s.record.RanTwice(),
-		Preemptions: s.record.Done(truth.Preempt), CostUSD: s.cost,
+		MostCordoned: s.mostCordoned, Preemptions: s.record.Done(truth.Preempt), CostUSD: s.cost,
 	}
 	if r.GPUHours > 0 {
 		r.Goodput = r.UsefulGPUHours / r.GPUHours

@@ -161,6 +161,8 @@ type Simulation struct {
 
 	ended []ended // jobs that have ended, of whichever end
 	cost  float64 // of all nodes so far
+
+	cordoned, mostCordoned int // nodes now, and at most so far
 }
 
 // A QueueSpec is a team's queue: how many GPUs are its own. What another queue does not
