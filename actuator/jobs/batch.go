@@ -82,6 +82,7 @@ func (batch) Job(obj map[string]any, seen time.Time) fleet.Job {
 		StartedBy:          manifest.Annotation(obj, remedy.MarkStartedBy),
 		Resume:             manifest.Annotation(template, remedy.MarkResumeFrom),
 		Avoid:              avoided(manifest.Map(template, "spec")),
+		ReadLogs:           manifest.Annotation(obj, remedy.MarkReadLogs) == "true",
 		Recipes:            manifest.Prefixed(obj, remedy.MarkRecipe),
 		Env:                manifest.Prefixed(template, remedy.MarkEnv),
 		RecipeBy:           manifest.Annotation(obj, remedy.MarkRecipeBy),

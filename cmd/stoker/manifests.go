@@ -8,6 +8,7 @@ import (
 
 func manifestsCommand() *cobra.Command {
 	var namespace, account string
+	var readLogs bool
 	cmd := &cobra.Command{
 		Use:   "manifests",
 		Short: "Print what the service needs in a cluster: namespace, account, rights, definitions",
@@ -16,11 +17,12 @@ namespace and account, the definition of incidents, and exactly the rights that 
 		Example: "  stoker manifests | kubectl apply -f -",
 		Args:    usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := cmd.OutOrStdout().Write(app.Manifests(namespace, account))
+			_, err := cmd.OutOrStdout().Write(app.Manifests(namespace, account, readLogs))
 			return err
 		},
 	}
 	cmd.Flags().StringVar(&namespace, "namespace", "stoker-system", "our own namespace")
 	cmd.Flags().StringVar(&account, "service-account", "stoker", "name of the account and of its roles")
+	cmd.Flags().BoolVar(&readLogs, "read-logs", false, "also the right to read containers' logs, for failures.logs in the configuration")
 	return cmd
 }

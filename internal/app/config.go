@@ -38,6 +38,7 @@ type Config struct {
 	Alertmanager   AlertmanagerConfig     `yaml:"alertmanager"`
 	LeaderElection ElectionConfig         `yaml:"leaderElection"`
 	Repairs        RepairsConfig          `yaml:"repairs"`
+	Failures       FailuresConfig         `yaml:"failures"`
 	Every          remedy.Duration        `yaml:"every"` // from one tick to the next; 1s when left out
 }
 
@@ -112,6 +113,29 @@ func (c *ElectionConfig) Validate(path string) error {
 // RepairsConfig names the templates of repairs.
 type RepairsConfig struct {
 	Reboot RepairConfig `yaml:"reboot"`
+}
+
+// FailuresConfig says where the reasons of failed jobs may be read.
+type FailuresConfig struct {
+	Logs string `yaml:"logs"` // none, asked (jobs that ask for it) or all; none when left out
+}
+
+// Values of FailuresConfig.Logs.
+const (
+	logsNone  = "none"
+	logsAsked = "asked"
+	logsAll   = "all"
+)
+
+// Validate fills in the defaults.
+func (c *FailuresConfig) Validate(path string) error {
+	if c.Logs == "" {
+		c.Logs = logsNone
+	}
+	if known := []string{logsNone, logsAsked, logsAll}; !slices.Contains(known, c.Logs) {
+		return config.Errorf(config.Key(path, "logs"), "%s", config.Unknown("choice", c.Logs, known))
+	}
+	return nil
 }
 
 // RepairConfig is one repair.

@@ -162,7 +162,7 @@ func (s *service) build() error {
 		witnesses = append(witnesses, s.telemetry)
 	}
 	world := observe.NewWorld(s.log, sources...)
-	witnesses = append(witnesses, failures{world, s.loopConfig.Playbooks.MaxAge})
+	witnesses = append(witnesses, newFailures(world, s.loopConfig.Playbooks.MaxAge, s.cfg.Failures.Logs, cluster))
 	s.loop = loop.New(s.log, s.reg, incidents, world, witnesses, s.door, s.loopConfig, loop.Options{})
 	return nil
 }
@@ -353,6 +353,7 @@ func restarts(was, now Config) []string {
 		{"alertmanager", was.Alertmanager, now.Alertmanager},
 		{"leaderElection", was.LeaderElection, now.LeaderElection},
 		{"repairs", was.Repairs, now.Repairs},
+		{"failures", was.Failures, now.Failures},
 		{"every", was.Every, now.Every},
 	} {
 		if !reflect.DeepEqual(section.was, section.now) {

@@ -44,7 +44,7 @@ func newWard(t *testing.T) *ward {
 		t.Fatal(err)
 	}
 	world := observe.NewWorld(log, observe.Source{Name: "memory", Filler: w, Needed: true})
-	w.loop = loop.New(log, reg, &store.Memory{}, world, []loop.Witness{failures{world, time.Hour}}, act, lcfg, loop.Options{Parallel: 1})
+	w.loop = loop.New(log, reg, &store.Memory{}, world, []loop.Witness{newFailures(world, time.Hour, logsNone, nil)}, act, lcfg, loop.Options{Parallel: 1})
 	w.llm = w.cluster.RunJob(t, "llm", 2, 8)
 	w.cluster.Save(t, w.llm, "", fleet.Checkpoint{Step: 700, URI: "s3://b/700", At: w.cluster.Now()})
 	return w

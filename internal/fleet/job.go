@@ -50,6 +50,8 @@ type Job struct {
 	Suspended bool
 	Started   time.Time // of this attempt; zero when it does not run
 	Attempt   int       // how often Stoker has started it anew
+	// ReadLogs says that its owner lets the end of its logs be read when it has failed.
+	ReadLogs bool
 	// Failures are how pods of it have ended badly lately, the first first; at most [MaxFailures].
 	Failures []Failure
 	// Places are where its pods were, the newest last, as far as this process has seen; at

@@ -67,6 +67,7 @@ func Config(path, userAgent string) (*rest.Config, error) {
 // tells what became of the request. It may be used by several goroutines.
 type Client struct {
 	dynamic dynamic.Interface
+	rest    rest.Interface
 	http    *http.Client
 	timeout time.Duration
 }
@@ -85,7 +86,7 @@ func newClient(cfg *rest.Config, timeout time.Duration) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reach the cluster: %w", err)
 	}
-	return &Client{dynamic: dynamic.New(once{rc}), http: hc, timeout: timeout}, nil
+	return &Client{dynamic: dynamic.New(once{rc}), rest: once{rc}, http: hc, timeout: timeout}, nil
 }
 
 // Close gives up the connections that are not in use.

@@ -29,6 +29,9 @@ const (
 	// reads it through an env with a fieldRef, or finds its own newest checkpoint.
 	MarkResumeFrom = "stoker.dev/resume-from"
 
+	// MarkReadLogs on a job lets Stoker read the end of its containers' logs when one has
+	// failed and nothing else says why; the value is "true".
+	MarkReadLogs = "stoker.dev/read-logs"
 	// MarkRecipe on a job, with the name of what has happened behind it, such as
 	// stoker.dev/on-oom: what its owner would have changed, NAME=VALUE, comma separated.
 	MarkRecipe = "stoker.dev/on-"
