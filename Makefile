@@ -36,6 +36,9 @@ console: ## the console in Debian's chromium, which root gets by the way; pictur
 	@command -v chromium >/dev/null || { apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core; }
 	cd internal/e2e && $(GOTEST) -tags browser -count=1 -timeout 10m ./console
 
+storm: e2e-programs ## ten minutes of 50,000 alerts about 50 nodes; what CI does in half a minute
+	cd internal/e2e && STOKER_STORM=10m $(GOTEST) -count=1 -v -timeout 20m -run TestStorm ./neighbours
+
 lint: ## formatting, vet, linters, rule files
 	$(TOOLS) golangci-lint run --allow-parallel-runners ./...
 	cd internal/e2e && go tool -modfile=../tools/go.mod golangci-lint run --allow-parallel-runners ./...

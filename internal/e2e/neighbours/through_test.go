@@ -33,6 +33,7 @@ func TestThroughPrometheus(t *testing.T) {
 	}
 
 	tel.Show(t, sample)
+	fault := f.GPULost(t, ill, tel.EventTime(t))
 	f.AwaitStep(t, ill, "reboot")
 	tel.FollowReboot(t, boot, scene.WithoutXIDs(sample))
 	in := f.AwaitHealed(t, ill, scene.Long)
@@ -45,14 +46,15 @@ func TestThroughPrometheus(t *testing.T) {
 		t.Errorf("%d events told by %v; want one, told by alertmanager", in.EvidenceCount, in.Evidence)
 	}
 
-	// Both replicas go on being told, of a fault that is healed, and of its end when
-	// Prometheus goes without having said that it is over.
+	// Both replicas go on being told of the fault that is healed, by an Alertmanager that
+	// repeats itself and never hears that it is over.
 	requests := `stoker_rules_webhook_requests_total{code="200"}`
 	passed := `stoker_rules_passed_on_total{result="passed"}`
 	had, hadPassed := leader.Metric(t, requests), follower.Metric(t, passed)
 	if err := prometheus.Kill(); err != nil {
 		t.Fatal(err)
 	}
+	post(t, f, fault)
 	f.Await(t, "Alertmanager to have repeated itself to both", scene.Soon, func(context.Context) (bool, string, error) {
 		now, nowPassed := leader.Metric(t, requests), follower.Metric(t, passed)
 		return now >= had+6 && nowPassed >= hadPassed+3, fmt.Sprintf("%v then %v, passed on %v then %v", had, now, hadPassed, nowPassed), nil
