@@ -22,6 +22,8 @@ type Playbooks struct {
 	MaxAge time.Duration
 	// Quiet is for how long after a person's veto the same subject and class open nothing.
 	Quiet time.Duration
+	// DryRun says that nothing will be done, whatever the playbooks' own modes.
+	DryRun bool
 }
 
 // Defaults of [Playbooks], used where the configuration names none.

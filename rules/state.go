@@ -24,6 +24,12 @@ func (w *walk) begin() bool {
 		w.resolve("over by itself; nothing was done")
 		return false
 	}
+	dry := w.cfg.DryRun || w.in.Mode == "dry-run"
+	if dry && remedy.Classes[w.in.Class].Event && w.now.Sub(w.newest()) > w.cfg.MaxAge {
+		// Nobody will do anything, so nothing would ever end it: dry runs last for weeks.
+		w.resolve("a dry run: nothing was done, and nothing was told of it for " + w.cfg.MaxAge.String())
+		return false
+	}
 	if w.in.Subject.Kind != remedy.SubjectJob {
 		return true
 	}

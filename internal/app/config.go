@@ -177,6 +177,7 @@ func parseConfig(name string, data []byte) (Config, loop.Config, error) {
 	if all := merge(errs, err); all != nil {
 		return Config{}, loop.Config{}, all
 	}
+	books.DryRun = c.Mode == actuator.ModeDryRun
 	return c, loop.Config{Playbooks: books}, nil
 }
 
