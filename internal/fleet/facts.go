@@ -45,17 +45,13 @@ func (f *Facts) Snapshot(now time.Time, prev Snapshot) Snapshot {
 		}
 		f.Pods[uid] = p
 	}
-	for ref, nodes := range nodesOf(f.Pods) {
-		if j, ok := f.Jobs[ref]; ok {
-			j.Places = placed(prev.Jobs[ref].Places, nodes, now)
-			f.Jobs[ref] = j
-		}
-	}
-	for ref, old := range prev.Jobs {
-		if j, ok := f.Jobs[ref]; ok && j.Places == nil {
+	nodes := nodesOf(f.Pods)
+	for ref, j := range f.Jobs {
+		if old, ok := prev.Jobs[ref]; ok && old.UID == j.UID {
 			j.Places = old.Places
-			f.Jobs[ref] = j
 		}
+		j.Places = placed(j.Places, nodes[ref], now)
+		f.Jobs[ref] = j
 	}
 	for ref, list := range f.Failures {
 		if j, ok := f.Jobs[ref]; ok {
