@@ -43,12 +43,29 @@ type Resumer interface {
 	Resume(cursor []byte) error
 }
 
+// An EventTeller is a source that can tell of events alone, at less cost than of
+// everything, and so more often. What it fills in beside GPUs and Events is not used.
+type EventTeller interface {
+	CollectEvents(ctx context.Context, into *fleet.Samples) error
+	// Wake returns a channel that can be read when an event may be waiting.
+	Wake() <-chan struct{}
+}
+
+// A Closer is a source that has something to give back at the end. Nothing is asked of it
+// afterwards. Close returns when ctx ends at the latest.
+type Closer interface {
+	Close(ctx context.Context) error
+}
+
 // Options are what a collector may be told. The zero value is useful.
 type Options struct {
 	// BootID is the node's. Where it is empty, a source may tell it.
 	BootID string
 	// Interval is the time between two collections of a source in Run; 5s when zero.
 	Interval time.Duration
+	// Events is the time between two looks for events of a source that can tell of them
+	// alone; 1s when zero.
+	Events time.Duration
 	// Watchdog is how long a collection may take before its source counts as down; 10s when zero.
 	Watchdog time.Duration
 	// StaleAfter is the age over which values are no longer shown and a GPU's state is
@@ -67,6 +84,9 @@ type Options struct {
 func (o *Options) defaults() {
 	if o.Interval == 0 {
 		o.Interval = 5 * time.Second
+	}
+	if o.Events == 0 {
+		o.Events = time.Second
 	}
 	if o.Watchdog == 0 {
 		o.Watchdog = 10 * time.Second
@@ -115,7 +135,7 @@ func New(log *slog.Logger, node string, sources []Source, o Options) (*Collector
 	for _, d := range []struct {
 		name string
 		d    time.Duration
-	}{{"interval", o.Interval}, {"watchdog", o.Watchdog}, {"stale after", o.StaleAfter}} {
+	}{{"interval", o.Interval}, {"events", o.Events}, {"watchdog", o.Watchdog}, {"stale after", o.StaleAfter}} {
 		if d.d < 0 {
 			errs = append(errs, fmt.Errorf("%s: %v is negative", d.name, d.d))
 		}
@@ -150,7 +170,7 @@ func (c *Collector) Gather(ctx context.Context, now time.Time) error {
 	for i, s := range c.sources {
 		into := fleet.Samples{At: now}
 		err := s.Collect(ctx, &into)
-		c.record(i, &into, err)
+		c.record(i, answer{samples: &into, err: err, full: true})
 		if err != nil {
 			errs = append(errs, fmt.Errorf("source %s: %w", s.Name(), err))
 		}
@@ -170,40 +190,33 @@ func (c *Collector) AppendPage(dst []byte, now time.Time) []byte {
 
 // record takes in what source i told, or that it failed. It is called by the
 // goroutine that called the source's Collect, after it has returned.
-func (c *Collector) record(i int, s *fleet.Samples, err error) {
-	if seen := c.recorded(i, s, err); len(seen) > 0 {
+func (c *Collector) record(i int, a answer) {
+	if seen := c.recorded(i, a); len(seen) > 0 {
 		c.o.See(seen)
 	}
 }
 
 // recorded is record but for telling; it returns what is to be told.
-func (c *Collector) recorded(i int, s *fleet.Samples, err error) []Sighting {
+func (c *Collector) recorded(i int, a answer) []Sighting {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sighted = nil
-	told := &c.told[i]
-	if err != nil {
-		c.fail(i, err)
+	s, told := a.samples, &c.told[i]
+	told.asked++
+	if a.full {
+		told.took = a.took
+	}
+	switch {
+	case a.err != nil:
+		c.fail(i, a.err)
 		c.takeEvents(i, s)
-	} else {
-		if told.err != nil {
-			c.log.Info("source answers again", "source", told.name)
-		}
-		told.tried, told.err, told.success = true, nil, s.At
-		if boot := s.BootID; c.o.BootID == "" && boot != "" && boot != c.book.bootID {
-			if c.book.bootID != "" {
-				// What was counted belongs to the boot that has ended, as it would if
-				// this process had gone down with the node.
-				c.log.Info("node was booted", "node", c.node, "boot", boot)
-				c.book = newBook(c.node, len(c.sources))
-			}
-			c.book.bootID = boot
-		}
-		places, cut := c.book.list(i, s)
-		told.shown = c.screen.show(c.node, s, places, len(told.shown.text))
-		told.dropped += uint64(s.Dropped + cut + told.shown.dropped)
+	case !a.full:
+		// The values stay those of the last collection, and so does whether the source is up.
+		c.book.list(i, s)
 		c.takeEvents(i, s)
 		c.look(s)
+	default:
+		c.collected(i, s)
 	}
 	if c.o.State != "" {
 		// Before anybody sees the counters: what was shown must not be counted anew.
@@ -212,6 +225,29 @@ func (c *Collector) recorded(i int, s *fleet.Samples, err error) []Sighting {
 	}
 	c.publish()
 	return c.sighted
+}
+
+// collected takes in a collection that succeeded.
+func (c *Collector) collected(i int, s *fleet.Samples) {
+	told := &c.told[i]
+	if told.err != nil {
+		c.log.Info("source answers again", "source", told.name)
+	}
+	told.tried, told.err, told.success = true, nil, s.At
+	if boot := s.BootID; c.o.BootID == "" && boot != "" && boot != c.book.bootID {
+		if c.book.bootID != "" {
+			// What was counted belongs to the boot that has ended, as it would if
+			// this process had gone down with the node.
+			c.log.Info("node was booted", "node", c.node, "boot", boot)
+			c.book = newBook(c.node, len(c.sources))
+		}
+		c.book.bootID = boot
+	}
+	places, cut := c.book.list(i, s)
+	told.shown = c.screen.show(c.node, s, places, len(told.shown.text))
+	told.dropped += uint64(s.Dropped + cut + told.shown.dropped)
+	c.takeEvents(i, s)
+	c.look(s)
 }
 
 // note remembers where source i is, also after an error: it may have told events.
@@ -242,6 +278,7 @@ func (c *Collector) trip(i int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.fail(i, err)
+	c.told[i].trips++
 	c.publish()
 }
 

@@ -29,6 +29,9 @@ type sourceView struct {
 	err     error // of the last collection
 	success time.Time
 	dropped uint64
+	asked   uint64        // how often it was asked, and an answer came
+	trips   uint64        // how often the watchdog did not wait any longer
+	took    time.Duration // the last collection
 	shown   shown
 }
 
@@ -100,10 +103,29 @@ func (v *view) appendPage(dst []byte, now time.Time) []byte {
 		dst = append(strconv.AppendUint(dst, v.sources[i].dropped, 10), '\n')
 	}
 
+	dst = appendHead(dst, "stoker_collector_source_calls_total", "counter",
+		"How often the source has answered, for values or for events alone.")
+	for i := range v.sources {
+		dst = v.appendOurs(dst, "stoker_collector_source_calls_total", "source", v.sources[i].name)
+		dst = append(strconv.AppendUint(dst, v.sources[i].asked, 10), '\n')
+	}
+
 	head := len(dst)
+	dst = appendHead(dst, "stoker_collector_source_duration_seconds", "gauge",
+		"How long the last collection from the source took.")
+	rows := len(dst)
+	for i := range v.sources {
+		if v.sources[i].took > 0 {
+			dst = v.appendOurs(dst, "stoker_collector_source_duration_seconds", "source", v.sources[i].name)
+			dst = append(appendValue(dst, v.sources[i].took.Seconds()), '\n')
+		}
+	}
+	dst = unlessEmpty(dst, head, rows)
+
+	head = len(dst)
 	dst = appendHead(dst, "stoker_collector_source_last_success_timestamp_seconds", "gauge",
 		"When the source was last read without an error, in seconds since 1970.")
-	rows := len(dst)
+	rows = len(dst)
 	for i := range v.sources {
 		if !v.sources[i].success.IsZero() {
 			dst = v.appendOurs(dst, "stoker_collector_source_last_success_timestamp_seconds", "source", v.sources[i].name)
@@ -123,6 +145,13 @@ func (v *view) appendPage(dst []byte, now time.Time) []byte {
 		}
 	}
 	dst = unlessEmpty(dst, head, rows)
+
+	dst = appendHead(dst, "stoker_collector_watchdog_trips_total", "counter",
+		"How often the source did not answer before the watchdog's deadline.")
+	for i := range v.sources {
+		dst = v.appendOurs(dst, "stoker_collector_watchdog_trips_total", "source", v.sources[i].name)
+		dst = append(strconv.AppendUint(dst, v.sources[i].trips, 10), '\n')
+	}
 
 	head = len(dst)
 	dst = appendHead(dst, "stoker_gpu_up", "gauge",

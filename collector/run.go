@@ -32,64 +32,120 @@ func (c *Collector) Run(ctx context.Context) error {
 
 // watch keeps one collection of source i going at a time.
 //
-//	idle ──interval──► collecting ──answer──► idle
-//	                       └──deadline──► overdue ──answer──► idle
+//	idle ──interval, or an event──► collecting ──answer──► idle
+//	                                    └──deadline──► overdue ──answer──► idle
 //
 // While overdue the source is down; nothing else is asked of it. What it answers then
-// is taken as of the time when it was asked.
+// is taken as of the time when it was asked. Between two collections a source that can
+// is asked for events alone, unless it is down.
 func (c *Collector) watch(ctx context.Context, i int) error {
 	overdue := fmt.Errorf("%w of %v", errWatchdog, c.o.Watchdog)
 	tick := time.NewTicker(c.o.Interval)
 	defer tick.Stop()
+	teller, _ := c.sources[i].(EventTeller)
+	var look <-chan time.Time
+	var wake <-chan struct{}
+	if teller != nil {
+		events := time.NewTicker(c.o.Events)
+		defer events.Stop()
+		look, wake = events.C, teller.Wake()
+	}
+	full := true
 	for {
-		late := time.NewTimer(c.o.Watchdog)
-		answer := c.ask(ctx, i, overdue)
-		for waiting := true; waiting; {
+		collect := c.sources[i].Collect
+		if !full {
+			collect = teller.CollectEvents
+		}
+		last, err := c.await(ctx, i, c.ask(ctx, collect, full, overdue), overdue)
+		if err != nil {
+			return err
+		}
+		if last {
+			break
+		}
+		for full = false; !full; {
 			select {
-			case a := <-answer:
-				c.record(i, a.samples, a.err)
-				waiting = false
-			case <-late.C:
-				c.trip(i, overdue)
+			case <-tick.C:
+				full = true
+			case <-look:
+			case <-wake:
 			case <-ctx.Done():
-				late.Reset(stopGrace)
-				select {
-				case a := <-answer:
-					if a.err == nil {
-						c.record(i, a.samples, nil)
-					}
-					return nil
-				case <-late.C:
-					return fmt.Errorf("source %s: still collecting %v after the end", c.sources[i].Name(), stopGrace)
-				}
+				return c.release(ctx, i)
+			}
+			if full || !c.down(i) {
+				break
 			}
 		}
-		late.Stop()
+	}
+	return c.release(ctx, i)
+}
+
+// await waits for an answer and takes it in. Last is true when ctx has ended.
+func (c *Collector) await(ctx context.Context, i int, waiting <-chan answer, overdue error) (last bool, err error) {
+	late := time.NewTimer(c.o.Watchdog)
+	defer late.Stop()
+	for {
 		select {
-		case <-tick.C:
+		case a := <-waiting:
+			c.record(i, a)
+			return false, nil
+		case <-late.C:
+			c.trip(i, overdue)
 		case <-ctx.Done():
-			return nil
+			late.Reset(stopGrace)
+			select {
+			case a := <-waiting:
+				if a.err == nil {
+					c.record(i, a)
+				}
+				return true, nil
+			case <-late.C:
+				return true, fmt.Errorf("source %s: still collecting %v after the end", c.sources[i].Name(), stopGrace)
+			}
 		}
 	}
+}
+
+// release lets a source that holds something give it back.
+func (c *Collector) release(ctx context.Context, i int) error {
+	closer, ok := c.sources[i].(Closer)
+	if !ok {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
+	defer cancel()
+	if err := closer.Close(ctx); err != nil {
+		return fmt.Errorf("source %s: close: %w", c.sources[i].Name(), err)
+	}
+	return nil
+}
+
+// down reports whether source i has failed last: then only a collection helps.
+func (c *Collector) down(i int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.told[i].err != nil
 }
 
 // answer is what came of one collection.
 type answer struct {
 	samples *fleet.Samples
 	err     error
+	full    bool // values too, not events alone
+	took    time.Duration
 }
 
 // ask starts a collection on a goroutine of its own, which ends when the source
 // returns, whether or not anybody still waits. Its context ends at the watchdog's
 // deadline with the cause overdue.
-func (c *Collector) ask(ctx context.Context, i int, overdue error) <-chan answer {
+func (c *Collector) ask(ctx context.Context, collect func(context.Context, *fleet.Samples) error, full bool, overdue error) <-chan answer {
 	out := make(chan answer, 1)
 	go func() {
 		ctx, cancel := context.WithTimeoutCause(ctx, c.o.Watchdog, overdue)
 		defer cancel()
 		into := &fleet.Samples{At: time.Now()}
-		err := c.sources[i].Collect(ctx, into)
-		out <- answer{into, err}
+		err := collect(ctx, into)
+		out <- answer{into, err, full, time.Since(into.At)}
 	}()
 	return out
 }

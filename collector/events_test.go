@@ -1,0 +1,101 @@
+package collector
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"stoker.dev/stoker/internal/fleet"
+)
+
+// A teller is a source with events of its own.
+type teller struct {
+	agent
+	events func(ctx context.Context, into *fleet.Samples) error
+	wake   chan struct{}
+	closed int
+}
+
+func (t *teller) CollectEvents(ctx context.Context, into *fleet.Samples) error {
+	return t.events(ctx, into)
+}
+
+func (t *teller) Wake() <-chan struct{} { return t.wake }
+
+func (t *teller) Close(context.Context) error {
+	t.closed++
+	return nil
+}
+
+// TestEventsAreLookedForApart: values at the interval, events every second and at once
+// when the source says so, and what was told of values stays.
+func TestEventsAreLookedForApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		collections, looks := 0, 0
+		var pending []int
+		take := func(into *fleet.Samples) {
+			into.GPUs = []fleet.SampledGPU{gpuA}
+			for _, code := range pending {
+				into.Events = append(into.Events, fleet.XIDEvent{XID: code, At: into.At})
+			}
+			pending = nil
+		}
+		var failing error
+		src := &teller{wake: make(chan struct{}, 1)}
+		src.agent = agent{"s", func(_ context.Context, into *fleet.Samples) error {
+			collections++
+			into.Values = []fleet.Sample{{Field: "A", Value: 1}}
+			take(into)
+			return failing
+		}}
+		src.events = func(_ context.Context, into *fleet.Samples) error {
+			looks++
+			into.Values = []fleet.Sample{{Field: "B", Value: 1}}
+			take(into)
+			return failing
+		}
+		var seen []Sighting
+		c := newCollector(t, Options{Interval: 10 * time.Second, See: func(s []Sighting) { seen = append(seen, s...) }}, src)
+		done := make(chan error)
+		go func() { done <- c.Run(ctx) }()
+		time.Sleep(9*time.Second + time.Millisecond)
+		synctest.Wait()
+		if collections != 1 || looks != 9 {
+			t.Errorf("after 9s %d collections and %d looks for events, want 1 and 9", collections, looks)
+		}
+		pending = []int{79}
+		src.wake <- struct{}{}
+		synctest.Wait()
+		if len(seen) != 1 || seen[0].XID != 79 {
+			t.Errorf("at the wake-up %v was told, want the 79", seen)
+		}
+		page := readPage(t, c.AppendPage(nil, time.Now()))
+		if page["A"] == nil || page["B"] != nil {
+			t.Errorf("the page has A %v and B %v, want the values of the collection alone", page["A"], page["B"])
+		}
+		if n := totals(t, c, time.Now())[key(gpuA, "79")]; n != 1 {
+			t.Errorf("79 counted %v times, want once", n)
+		}
+
+		// Of a source that is down only collections are asked.
+		failing = errors.New("no driver")
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		before := looks
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if looks != before {
+			t.Errorf("a source that is down was asked %d times for events", looks-before)
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		if src.closed != 1 {
+			t.Errorf("the source was closed %d times, want once", src.closed)
+		}
+	})
+}
