@@ -1,0 +1,90 @@
+//go:build cgo && linux
+
+package fake
+
+// #cgo LDFLAGS: -ldl
+// #include <dlfcn.h>
+// #include <stdint.h>
+// #include <stdlib.h>
+// typedef int64_t (*control)(const char *);
+// static int64_t tell(void *f, const char *line) { return ((control)f)(line); }
+import "C"
+
+import (
+	"embed"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"unsafe"
+)
+
+//go:embed libdcgm
+var sources embed.FS
+
+// built is the library, compiled once for each process.
+var built = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "fake-libdcgm")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	if err := os.CopyFS(dir, sources); err != nil {
+		return nil, err
+	}
+	out := filepath.Join(dir, "libdcgm.so.4")
+	cmd := exec.Command("gcc", "-O2", "-shared", "-fPIC", "-pthread", "-o", out, filepath.Join(dir, "libdcgm", "fake.c"))
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("gcc: %w\n%s", err, text)
+	}
+	return os.ReadFile(out)
+})
+
+// A Library is one copy of the fake, with a state of its own: 8 GPUs that are well, and
+// an engine that answers.
+type Library struct {
+	Path    string
+	control unsafe.Pointer
+}
+
+// New makes a library for one test.
+func New(tb testing.TB) *Library {
+	tb.Helper()
+	text, err := built()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	l := &Library{Path: filepath.Join(tb.TempDir(), "libdcgm.so.4")}
+	if err := os.WriteFile(l.Path, text, 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	path, name := C.CString(l.Path), C.CString("fake_control")
+	defer C.free(unsafe.Pointer(path))
+	defer C.free(unsafe.Pointer(name))
+	// It stays loaded, as a real one does.
+	handle := C.dlopen(path, C.RTLD_NOW|C.RTLD_LOCAL)
+	if handle == nil {
+		tb.Fatalf("the fake library can't be opened: %s", C.GoString(C.dlerror()))
+	}
+	if l.control = C.dlsym(handle, name); l.control == nil {
+		tb.Fatal("the fake library has no fake_control")
+	}
+	return l
+}
+
+// Do has the fake do what a line says, see control in fake.c for the words. It returns
+// the number that was asked for.
+func (l *Library) Do(tb testing.TB, format string, args ...any) int {
+	tb.Helper()
+	line := fmt.Sprintf(format, args...)
+	text := C.CString(line)
+	defer C.free(unsafe.Pointer(text))
+	n := int(C.tell(l.control, text))
+	if n < 0 {
+		tb.Fatalf("the fake library does not understand %q", strings.TrimSpace(line))
+	}
+	return n
+}

@@ -1,0 +1,78 @@
+package dcgm
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strconv"
+)
+
+// statusNames are the words for what the engine says of a GPU.
+var statusNames = []struct {
+	status EntityStatus
+	name   string
+}{
+	{EntityStatusDetached, "detached"},
+	{EntityStatusDisabled, "disabled"},
+	{EntityStatusFake, "fake"},
+	{EntityStatusInaccessible, "inaccessible"},
+	{EntityStatusLost, "lost"},
+	{EntityStatusOk, "ok"},
+	{EntityStatusUnknown, "unknown"},
+	{EntityStatusUnsupported, "unsupported"},
+}
+
+// AppendPage appends what the source tells of itself in Prometheus' text format. It never
+// waits for the engine.
+func (s *Source) AppendPage(dst []byte) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	row := func(v uint64, name string, labels ...string) {
+		dst = append(dst, name...)
+		for i := 0; i+1 < len(labels); i += 2 {
+			dst = append(dst, "{,"[min(i, 1)])
+			dst = append(append(dst, labels[i]...), '=')
+			dst = strconv.AppendQuote(dst, labels[i+1])
+		}
+		if len(labels) > 0 {
+			dst = append(dst, '}')
+		}
+		dst = append(strconv.AppendUint(append(dst, ' '), v, 10), '\n')
+	}
+	head := func(name, typ, help string) {
+		dst = append(append(append(append(dst, "# HELP "...), name...), ' '), help...)
+		dst = append(append(append(append(dst, "\n# TYPE "...), name...), ' '), typ...)
+		dst = append(dst, '\n')
+	}
+	one := func(b bool) uint64 {
+		if b {
+			return 1
+		}
+		return 0
+	}
+	head("stoker_dcgm_connects_total", "counter", "Connections that were made to an engine.")
+	row(s.self.connects, "stoker_dcgm_connects_total")
+	if len(s.self.absent) > 0 {
+		head("stoker_dcgm_field_absent", "gauge", "Of how many GPUs and instances a field has no value, and why.")
+		for _, a := range slices.SortedFunc(maps.Keys(s.self.absent), func(x, y absence) int {
+			return cmp.Or(cmp.Compare(x.field, y.field), cmp.Compare(x.reason, y.reason))
+		}) {
+			row(uint64(max(0, s.self.absent[a])), "stoker_dcgm_field_absent", "field", a.field, "reason", a.reason)
+		}
+	}
+	head("stoker_dcgm_gpus", "gauge", "GPUs that the engine has or has had in this boot, by what it says of them.")
+	for _, st := range statusNames {
+		row(uint64(max(0, s.self.gpus[st.status])), "stoker_dcgm_gpus", "status", st.name)
+	}
+	head("stoker_dcgm_state", "gauge", "1 for how far the source has come.")
+	for _, st := range states {
+		row(one(s.self.state == st), "stoker_dcgm_state", "state", string(st))
+	}
+	head("stoker_dcgm_up", "gauge", "Whether there is a connection to an engine.")
+	row(one(s.self.connected), "stoker_dcgm_up")
+	if s.self.engine != "" {
+		head("stoker_dcgm_version_info", "gauge", "Always 1; the versions of the library and of the engine.")
+		row(1, "stoker_dcgm_version_info", "engine", s.self.engine, "library", s.self.library)
+	}
+	return dst
+}

@@ -1,0 +1,285 @@
+// Package dcgm reads GPUs through NVIDIA's libdcgm. It owns a thin binding, which opens
+// the library at run time, the connection to an engine, and what is remembered of GPUs
+// that the engine can't ask any more.
+//
+// The library's calls can't be cancelled and block for a minute, or for ever, when the
+// engine or the driver hangs. So all of them are made by one goroutine on a thread of its
+// own, and everybody else waits for it no longer than they want to. The package never
+// reads a GPU's values live, which can kill the engine, and it changes nothing on the node
+// but the groups and watches of its own connection.
+package dcgm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+	"time"
+
+	"stoker.dev/stoker/internal/fleet"
+)
+
+// Options are what a source may be told. The zero value is useful.
+type Options struct {
+	// Libraries are the files that are tried; [Libraries] when empty.
+	Libraries []string
+	// Addresses are where an engine is looked for, in this order: host, host:port or the
+	// path of a unix socket. The engine's own defaults when empty.
+	Addresses []string
+	// Embed starts an engine in this process when none answers. A process that is killed
+	// with an engine in it can leave GPUs hanging.
+	Embed bool
+	// Fields are what is read; [DefaultFields] when empty.
+	Fields []Field
+	// Watch is how often the engine reads the fields; 1s when zero.
+	Watch time.Duration
+	// XIDFor is for how long the last XID is shown as the value of its field; for ever when
+	// zero, as dcgm-exporter does.
+	XIDFor time.Duration
+	// Overlap is how far events are read again before what was read: the engine may learn
+	// of them late. 60s when zero.
+	Overlap time.Duration
+	// FirstRetry is how long the first pause is after an engine was not found; 1s when
+	// zero. It doubles up to 30s.
+	FirstRetry time.Duration
+}
+
+func (o *Options) defaults() {
+	if len(o.Addresses) == 0 {
+		o.Addresses = []string{"localhost:5555", "/tmp/nv-hostengine"}
+	}
+	if len(o.Fields) == 0 {
+		o.Fields = DefaultFields()
+	}
+	if o.Watch == 0 {
+		o.Watch = time.Second
+	}
+	if o.Overlap == 0 {
+		o.Overlap = time.Minute
+	}
+	if o.FirstRetry == 0 {
+		o.FirstRetry = time.Second
+	}
+}
+
+const maxRetry = 30 * time.Second
+
+// A Source is the source dcgm. Its methods may be called from any goroutine; Close is the
+// last.
+type Source struct {
+	log  *slog.Logger
+	o    Options
+	jobs chan *job
+	stop chan struct{} // closed by Close
+	done chan struct{} // closed when the thread has ended
+	wake chan struct{} // an XID may be waiting
+
+	start sync.Once
+	ended sync.Once
+	began bool // the thread was started; set inside start, read after stop
+
+	mu      sync.Mutex
+	busy    string    // the call that the thread is in
+	since   time.Time // when that began
+	cursor  cursor
+	pending []event // found and not yet told
+	self    self
+}
+
+// A self is what the source tells of itself.
+type self struct {
+	library, engine string // versions
+	connected       bool
+	connects        uint64
+	trips           uint64
+	state           nodeState
+	gpus            map[EntityStatus]int
+	absent          map[absence]int // of how many entities, of which field, why
+}
+
+type absence struct {
+	field  string
+	reason string
+}
+
+// A cursor is what outlives a restart.
+type cursor struct {
+	// Begin is when the source first looked: XIDs before it are history.
+	Begin time.Time     `json:"begin"`
+	GPUs  []knownGPU    `json:"gpus"`
+	Last  []lastXIDView `json:"last"`
+}
+
+type knownGPU struct {
+	ID     uint32 `json:"id"`
+	UUID   string `json:"uuid"`
+	PCI    string `json:"pci,omitempty"`
+	Model  string `json:"model,omitempty"`
+	Serial string `json:"serial,omitempty"`
+}
+
+type lastXIDView struct {
+	Group FieldEntityGroup `json:"group"`
+	ID    uint32           `json:"id"`
+	Code  int              `json:"code"`
+	At    int64            `json:"at"` // us since 1970
+}
+
+// New returns a source that has opened nothing yet: that, too, is tried again and again.
+func New(log *slog.Logger, o Options) *Source {
+	o.defaults()
+	return &Source{
+		log: log.With("source", "dcgm"), o: o,
+		jobs: make(chan *job), stop: make(chan struct{}), done: make(chan struct{}), wake: make(chan struct{}, 1),
+	}
+}
+
+// Name returns what the source is called on the page.
+func (s *Source) Name() string { return "dcgm" }
+
+// Wake returns a channel that has something to read when the engine has told of an XID.
+func (s *Source) Wake() <-chan struct{} { return s.wake }
+
+// A job is one thing that the thread is asked for.
+type job struct {
+	at     time.Time
+	full   bool
+	reply  chan error
+	values *fleet.Samples
+}
+
+// Collect reads everything. It returns when ctx ends at the latest; what the engine
+// answers after that is dropped, but for events, which are told the next time.
+func (s *Source) Collect(ctx context.Context, into *fleet.Samples) error {
+	return s.ask(ctx, into, true)
+}
+
+// CollectEvents reads which GPUs there are and what has happened to them.
+func (s *Source) CollectEvents(ctx context.Context, into *fleet.Samples) error {
+	return s.ask(ctx, into, false)
+}
+
+func (s *Source) ask(ctx context.Context, into *fleet.Samples, full bool) error {
+	s.start.Do(func() {
+		s.began = true
+		go s.run()
+	})
+	j := &job{at: into.At, full: full, reply: make(chan error, 1), values: &fleet.Samples{At: into.At}}
+	var err error
+	select {
+	case s.jobs <- j:
+		select {
+		case err = <-j.reply:
+			if err == nil {
+				*into = *j.values
+			}
+		case <-ctx.Done():
+			err = s.overdue(ctx)
+		}
+	case <-s.stop:
+		err = errors.New("closed")
+	case <-ctx.Done():
+		err = s.overdue(ctx)
+	}
+	s.tell(into)
+	return err
+}
+
+// overdue is the error of who has not waited any longer.
+func (s *Source) overdue(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.self.trips++
+	if s.busy == "" {
+		return context.Cause(ctx)
+	}
+	return fmt.Errorf("the engine is %s since %s: %w", s.busy, s.since.UTC().Format(time.RFC3339), context.Cause(ctx))
+}
+
+// tell adds the events that were found to what is returned.
+func (s *Source) tell(into *fleet.Samples) {
+	s.mu.Lock()
+	found := s.pending
+	s.pending = nil
+	s.mu.Unlock()
+	for _, e := range found {
+		place := -1
+		for i, g := range into.GPUs {
+			if g.Index == e.gpu.Index && g.Instance == "" {
+				place = i
+				break
+			}
+		}
+		if place < 0 {
+			place = len(into.GPUs)
+			into.GPUs = append(into.GPUs, e.gpu)
+		}
+		into.Events = append(into.Events, fleet.XIDEvent{GPU: place, XID: e.xid, At: e.at, Source: "dcgm"})
+	}
+}
+
+// run is the thread.
+func (s *Source) run() {
+	// The library keeps state of the thread, and a call that hangs holds it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer close(s.done)
+	t := newThread(s)
+	defer t.close()
+	for {
+		select {
+		case <-s.stop:
+			return
+		case j := <-s.jobs:
+			j.reply <- t.do(j)
+		}
+	}
+}
+
+// Close ends the connection and waits for that until ctx ends. A call that hangs is left
+// to itself.
+func (s *Source) Close(ctx context.Context) error {
+	s.ended.Do(func() { close(s.stop) })
+	s.start.Do(func() {}) // from now on nothing starts
+	if !s.began {
+		return nil
+	}
+	select {
+	case <-s.done:
+		return nil
+	case <-ctx.Done():
+		return s.overdue(ctx)
+	}
+}
+
+// during notes what the thread is doing, for those who wait for it.
+func (s *Source) during(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.busy, s.since = what, time.Now()
+}
+
+// Cursor returns since when events count, and who the GPUs are and were.
+func (s *Source) Cursor() ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return json.Marshal(s.cursor)
+}
+
+// Resume takes what Cursor returned before a restart.
+func (s *Source) Resume(data []byte) error {
+	var c cursor
+	if err := json.Unmarshal(data, &c); err != nil {
+		return fmt.Errorf("cursor of source dcgm: %w", err)
+	}
+	if len(c.GPUs) > maxGPUs || len(c.Last) > maxEntities {
+		return fmt.Errorf("cursor of source dcgm: over %d GPUs or %d entities", maxGPUs, maxEntities)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cursor = c
+	return nil
+}
