@@ -243,12 +243,12 @@ func TestUsage(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no source": {nil, "--source: none is given, there are: file"},
+		"no source": {nil, "--source: none is given, there are: dcgm, file"},
 		"all mistakes at once": {
-			[]string{"--source", "dcgm,dcgm", "--file", "x", "--listen", "9400", "--interval", "1ms", "--watchdog", "0", "--stale-after", "-1s", "--file-max-age", "-1s", "--log-format", "xml"},
-			`--source: "dcgm" is none of: file
---source: "dcgm" is none of: file
---source: "dcgm" is given twice
+			[]string{"--source", "smi,smi", "--file", "x", "--listen", "9400", "--interval", "1ms", "--watchdog", "0", "--stale-after", "-1s", "--file-max-age", "-1s", "--log-format", "xml"},
+			`--source: "smi" is none of: dcgm, file
+--source: "smi" is none of: dcgm, file
+--source: "smi" is given twice
 --file: only the source file reads it
 --listen: address 9400: missing port in address
 --interval: 1ms is under 100ms
@@ -257,10 +257,11 @@ func TestUsage(t *testing.T) {
 --file-max-age: -1s is under 0s
 --log-format: "xml" is neither text nor json`,
 		},
-		"no file":             {[]string{"--source", "file"}, "--file: the source file needs one"},
-		"stale at once":       {append(ok, "--stale-after", "1s"), "--stale-after: 1s is under the interval of 5s"},
-		"an unknown flag":     {append(ok, "--fiel", "y"), "unknown flag: --fiel"},
-		"a level that is not": {append(ok, "--log-level", "loud"), `invalid argument "loud" for "--log-level" flag: slog: level string "loud": unknown name`},
+		"an engine nobody asks": {append(ok, "--dcgm-embed"), "--dcgm-engine: only the source dcgm uses it, --dcgm-embed and --dcgm-library"},
+		"no file":               {[]string{"--source", "file"}, "--file: the source file needs one"},
+		"stale at once":         {append(ok, "--stale-after", "1s"), "--stale-after: 1s is under the interval of 5s"},
+		"an unknown flag":       {append(ok, "--fiel", "y"), "unknown flag: --fiel"},
+		"a level that is not":   {append(ok, "--log-level", "loud"), `invalid argument "loud" for "--log-level" flag: slog: level string "loud": unknown name`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := run(t.Context(), tc.args, io.Discard, io.Discard)
@@ -342,7 +343,7 @@ func TestNothingOfTheServiceIsLinkedIn(t *testing.T) {
 		}
 	}
 	follow("cmd/stoker-collector")
-	for _, want := range []string{"collector", "collector/exporter", "internal/fleet", "internal/xid"} {
+	for _, want := range []string{"collector", "collector/dcgm", "collector/exporter", "internal/fleet", "internal/xid"} {
 		if !seen[want] {
 			t.Errorf("%s was not followed", want)
 		}

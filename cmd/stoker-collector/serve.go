@@ -43,9 +43,16 @@ func serve(ctx context.Context, s settings, stderr io.Writer) error {
 	telling := &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, IdleConnTimeout: idleTimeout}}
 	defer telling.CloseIdleConnections()
 	pusher := push.New(log, telling, s.targets())
-	c, err := collector.New(log, node, s.open(log), collector.Options{
+	sources, own := s.open(log)
+	own = append(own, pusher.AppendPage)
+	c, err := collector.New(log, node, sources, collector.Options{
 		BootID: boot, Interval: s.interval, Watchdog: s.watchdog, StaleAfter: s.staleAfter, State: s.state,
-		See: pusher.See, Own: pusher.AppendPage,
+		See: pusher.See, Own: func(dst []byte) []byte {
+			for _, add := range own {
+				dst = add(dst)
+			}
+			return dst
+		},
 	})
 	if err != nil {
 		return err

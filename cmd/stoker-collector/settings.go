@@ -8,11 +8,13 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"stoker.dev/stoker/collector"
+	"stoker.dev/stoker/collector/dcgm"
 	"stoker.dev/stoker/collector/exporter"
 	"stoker.dev/stoker/collector/push"
 )
@@ -23,6 +25,7 @@ type settings struct {
 	listen     string
 	sources    []string
 	file       string
+	dcgm       dcgm.Options
 	fileMaxAge time.Duration
 	interval   time.Duration
 	watchdog   time.Duration
@@ -41,6 +44,10 @@ func (s *settings) flags(f *pflag.FlagSet) {
 	f.StringSliceVar(&s.sources, "source", nil, "where telemetry comes from: "+sourceNames+"; may be repeated")
 	f.StringVar(&s.file, "file", "", "the page that the source file reads")
 	f.DurationVar(&s.fileMaxAge, "file-max-age", 0, "age over which the file no longer tells of the present; 0 is no limit")
+	f.StringSliceVar(&s.dcgm.Addresses, "dcgm-engine", nil, "where the source dcgm looks for an engine: host, host:port or the path of a socket; localhost:5555 and /tmp/nv-hostengine if empty; may be repeated")
+	f.BoolVar(&s.dcgm.Embed, "dcgm-embed", false, "start an engine in this process where none answers")
+	f.StringSliceVar(&s.dcgm.Libraries, "dcgm-library", nil, "libdcgm to open; libdcgm.so.4, then .3, if empty")
+	f.DurationVar(&s.dcgm.XIDFor, "xid-show-for", 0, "for how long DCGM_FI_DEV_XID_ERRORS shows the last XID; 0 is for ever")
 	f.StringVar(&s.node, "node", os.Getenv("NODE_NAME"), "name of the node; the host's name if empty (env NODE_NAME)")
 	f.StringVar(&s.listen, "listen", ":9400", "address on which /metrics and /healthz are served")
 	f.DurationVar(&s.interval, "interval", 5*time.Second, "time between two readings of a source")
@@ -56,7 +63,10 @@ func (s *settings) flags(f *pflag.FlagSet) {
 }
 
 // sourceNames are the names that --source takes.
-const sourceNames = "file"
+const sourceNames = "dcgm, file"
+
+// sourceKinds are the same.
+var sourceKinds = strings.Split(sourceNames, ", ")
 
 // validate names all mistakes at once.
 func (s *settings) validate() error {
@@ -68,7 +78,7 @@ func (s *settings) validate() error {
 		bad("source", "none is given, there are: %s", sourceNames)
 	}
 	for i, name := range s.sources {
-		if name != "file" {
+		if !slices.Contains(sourceKinds, name) {
 			bad("source", "%q is none of: %s", name, sourceNames)
 		}
 		if slices.Contains(s.sources[:i], name) {
@@ -79,6 +89,9 @@ func (s *settings) validate() error {
 		bad("file", "the source file needs one")
 	} else if !reads && s.file != "" {
 		bad("file", "only the source file reads it")
+	}
+	if !slices.Contains(s.sources, "dcgm") && (len(s.dcgm.Addresses) > 0 || s.dcgm.Embed || len(s.dcgm.Libraries) > 0) {
+		bad("dcgm-engine", "only the source dcgm uses it, --dcgm-embed and --dcgm-library")
 	}
 	if _, _, err := net.SplitHostPort(s.listen); err != nil {
 		bad("listen", "%v", err)
@@ -91,6 +104,7 @@ func (s *settings) validate() error {
 		{"watchdog", s.watchdog, 100 * time.Millisecond},
 		{"stale-after", s.staleAfter, 0},
 		{"file-max-age", s.fileMaxAge, 0},
+		{"xid-show-for", s.dcgm.XIDFor, 0},
 	} {
 		if d.got < d.min {
 			bad(d.flag, "%v is under %v", d.got, d.min)
@@ -115,16 +129,19 @@ func (s *settings) validate() error {
 	return errors.Join(errs...)
 }
 
-// open makes the sources, in the order in which they were given.
-func (s *settings) open(log *slog.Logger) []collector.Source {
-	var out []collector.Source
+// open makes the sources, in the order in which they were given, and what they tell of
+// themselves.
+func (s *settings) open(log *slog.Logger) (out []collector.Source, own []func([]byte) []byte) {
 	for _, name := range s.sources {
 		switch name {
+		case "dcgm":
+			d := dcgm.New(log, s.dcgm)
+			out, own = append(out, d), append(own, d.AppendPage)
 		case "file":
 			out = append(out, exporter.NewFile(log, s.file, exporter.FileOptions{MaxAge: s.fileMaxAge}))
 		}
 	}
-	return out
+	return out, own
 }
 
 // targets are whom to tell at once.
