@@ -20,6 +20,7 @@ import (
 
 	"stoker.dev/stoker/actuator"
 	"stoker.dev/stoker/internal/alertmanager"
+	"stoker.dev/stoker/internal/config"
 	"stoker.dev/stoker/internal/kube"
 	"stoker.dev/stoker/internal/loop"
 	"stoker.dev/stoker/internal/observe"
@@ -51,7 +52,7 @@ func Controller(ctx context.Context, log *slog.Logger, o ControllerOptions) erro
 		o.Listen = cfg.Server.Listen
 	}
 	if cfg.Server.TokenFile == "" {
-		return errors.New("configuration: server.tokenFile is missing: webhook and API need a token")
+		return config.Errors{{File: o.ConfigFile, Path: "server.tokenFile", Text: "is missing: webhook and API need a token"}}
 	}
 	if o.Identity == "" {
 		host, err := os.Hostname()

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -140,23 +141,32 @@ func (c *Cluster) AwaitNoPods(t testing.TB, namespace, name string, within time.
 // anything else Failed.
 func (c *Cluster) EndPod(t testing.TB, pod corev1.Pod, exitCode int32) {
 	t.Helper()
-	if err := endPod(t.Context(), c.Client, pod, exitCode); err != nil {
+	if err := endPod(t.Context(), c.Client, pod, exitCode, "", ""); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// FailPod ends a pod's containers with exit code 1, for a reason such as OOMKilled and with
+// a termination message; both may be empty.
+func (c *Cluster) FailPod(t testing.TB, pod corev1.Pod, reason, message string) {
+	t.Helper()
+	if err := endPod(t.Context(), c.Client, pod, 1, reason, message); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // endPod writes the status that the kubelet writes when all containers have ended.
-func endPod(ctx context.Context, client kubernetes.Interface, pod corev1.Pod, exitCode int32) error {
-	phase, reason := corev1.PodSucceeded, "Completed"
+func endPod(ctx context.Context, client kubernetes.Interface, pod corev1.Pod, exitCode int32, reason, message string) error {
+	phase, usual := corev1.PodSucceeded, "Completed"
 	if exitCode != 0 {
-		phase, reason = corev1.PodFailed, "Error"
+		phase, usual = corev1.PodFailed, "Error"
 	}
 	var statuses []any
 	for _, container := range pod.Spec.Containers {
 		statuses = append(statuses, corev1.ContainerStatus{
 			Name: container.Name, Image: container.Image,
 			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
-				ExitCode: exitCode, Reason: reason, FinishedAt: metav1.Now(),
+				ExitCode: exitCode, Reason: cmp.Or(reason, usual), Message: message, FinishedAt: metav1.Now(),
 			}},
 		})
 	}

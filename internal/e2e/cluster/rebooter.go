@@ -176,7 +176,7 @@ func (r *Rebooter) advance(ctx context.Context, now time.Time, pod corev1.Pod, a
 
 // end ends the repair pod and writes down what was done.
 func (r *Rebooter) end(ctx context.Context, now time.Time, pod corev1.Pod, do *repair, done Reboot, exitCode int32) error {
-	if err := endPod(ctx, r.client, pod, exitCode); err != nil {
+	if err := endPod(ctx, r.client, pod, exitCode, "", ""); err != nil {
 		return err
 	}
 	do.ended = true

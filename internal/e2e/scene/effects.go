@@ -29,6 +29,7 @@ const (
 	Evicts   Effect = "drain"
 	Reboots  Effect = "reboot"
 	Releases Effect = "release"
+	Recipes  Effect = "recipe"
 )
 
 // OnceEach is every effect of a ladder that is climbed on a node with one job and, beside
@@ -81,6 +82,9 @@ func EffectOf(w Write, system string) Effect {
 				return Stops
 			}
 			return Starts
+		}
+		if patch.Spec["template"] != nil {
+			return Recipes
 		}
 		if patch.Metadata.Annotations["stoker.dev/checkpoint-request"] != nil {
 			return Asks

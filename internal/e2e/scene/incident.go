@@ -23,14 +23,15 @@ type Incident struct {
 	Name       string `json:"name"`
 	Occurrence int    `json:"occurrence"`
 	Subject    struct {
-		Kind, Node, UUID, Index string
+		Kind, Node, UUID, Index, Namespace, Name string
 	} `json:"subject"`
 	Class    string `json:"class"`
 	Phase    string `json:"phase"`
 	Playbook string `json:"playbook"`
 	Steps    []Step `json:"steps"`
 	Evidence []struct {
-		Source string `json:"source"`
+		Source string            `json:"source"`
+		Labels map[string]string `json:"labels"`
 	} `json:"evidence"`
 	EvidenceCount int `json:"evidenceCount"`
 	Waiting       []struct {
@@ -94,6 +95,17 @@ func (in Incident) String() string {
 // Stored returns the incidents of a class about a node, as the custom resources have
 // them, oldest first.
 func (f *Fixture) Stored(ctx context.Context, class, node string) ([]Incident, error) {
+	return f.storedIf(ctx, func(in Incident) bool { return in.Class == class && in.Subject.Node == node })
+}
+
+// StoredAbout returns those about a job.
+func (f *Fixture) StoredAbout(ctx context.Context, class, namespace, name string) ([]Incident, error) {
+	return f.storedIf(ctx, func(in Incident) bool {
+		return in.Class == class && in.Subject.Namespace == namespace && in.Subject.Name == name
+	})
+}
+
+func (f *Fixture) storedIf(ctx context.Context, want func(Incident) bool) ([]Incident, error) {
 	list, err := f.Dynamic.Resource(incidentsResource).Namespace(f.System).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
@@ -108,7 +120,7 @@ func (f *Fixture) Stored(ctx context.Context, class, node string) ([]Incident, e
 		if err := json.Unmarshal(b, &in); err != nil {
 			return nil, fmt.Errorf("status of incident %s: %w", o.GetName(), err)
 		}
-		if in.Class == class && in.Subject.Node == node {
+		if want(in) {
 			out = append(out, in)
 		}
 	}

@@ -34,6 +34,7 @@ func TestEffectOf(t *testing.T) {
 		"a request to save":       {Write{Verb: "patch", Resource: "jobs", body: []byte(`{"metadata":{"annotations":{"stoker.dev/checkpoint-request":"k"}}}`)}, Asks},
 		"a job suspended":         {Write{Verb: "patch", Resource: "jobs", body: []byte(`{"spec":{"suspend":true}}`)}, Stops},
 		"a job let run":           {Write{Verb: "patch", Resource: "jobs", body: []byte(`{"spec":{"suspend":false}}`)}, Starts},
+		"a job's template":        {Write{Verb: "patch", Resource: "jobs", body: []byte(`{"spec":{"template":{"spec":{}}}}`)}, Recipes},
 		"a job deleted":           {Write{Verb: "delete", Resource: "jobs", namespace: system}, unknown},
 		"a repair":                {Write{Verb: "create", Resource: "jobs", namespace: system}, Reboots},
 		"a job made for a user":   {Write{Verb: "create", Resource: "jobs", namespace: "train"}, unknown},

@@ -24,6 +24,7 @@ type Settings struct {
 	checkpoint time.Duration // for how long an answer is waited for; a minute when zero
 	Scrape     string        // address of a collector; none when empty
 	Steps      string        // of the playbook for gpu-lost; those of [Ladder] when empty
+	Playbooks  string        // more of them, as YAML that is indented by two; none when empty
 	Budget     string        // of nodes that may be out; 20% when empty
 	Verify     time.Duration // for which a node has to be whole; 3s when zero
 	Collectors string        // namespace/name of the account of collectors; none when empty
@@ -73,7 +74,7 @@ playbooks:
     class: gpu-lost
     steps:
 %s    onFailure: [hold, notify]
-gates:
+%sgates:
   budgets:
     - {name: fleet, maxUnavailable: %s, atLeast: 1}
 server:
@@ -84,7 +85,7 @@ telemetry:
   every: 1s
   scrape: %s
 leaderElection: {lease: 3s, renew: 2s, retry: 500ms}
-`, c.Mode, c.Steps, c.Budget, tokenFile, c.Collectors, c.Alerting, scrape)
+`, c.Mode, c.Steps, c.Playbooks, c.Budget, tokenFile, c.Collectors, c.Alerting, scrape)
 }
 
 // A Service is one replica of the service, which may be killed and started again.
