@@ -96,8 +96,9 @@ func TestJobsThatFail(t *testing.T) {
 			f.CheckEffects(t, tc.effects)
 			pods := f.AwaitRunning(t, f.Train, scene.JobName, scene.Soon)
 			for _, p := range pods {
-				if got := value(p, "BATCH_SIZE"); got != tc.env {
-					t.Errorf("pod %s has BATCH_SIZE %q, want %q", p.Name, got, tc.env)
+				// The containers of a Job never change: the pod reads it by fieldRef.
+				if got := p.Annotations["env.stoker.dev/BATCH_SIZE"]; got != tc.env {
+					t.Errorf("pod %s is told BATCH_SIZE %q, want %q", p.Name, got, tc.env)
 				}
 				again := slices.ContainsFunc(first, func(o corev1.Pod) bool { return o.UID == p.UID })
 				if again && tc.effects[scene.Stops] > 0 {
@@ -119,13 +120,4 @@ func annotate(t *testing.T, f *scene.Fixture, annotations map[string]string) {
 		t.Fatal(err)
 	}
 	time.Sleep(500 * time.Millisecond) // the service's cache hears of it
-}
-
-func value(p corev1.Pod, name string) string {
-	for _, e := range p.Spec.Containers[0].Env {
-		if e.Name == name {
-			return e.Value
-		}
-	}
-	return ""
 }
