@@ -56,8 +56,8 @@ func (p *plan) idle() {
 // helped finds a job that waits, is no idle holder itself, and could start on what this
 // job would give back beside what is free.
 func (p *plan) helped(j fleet.Job) (fleet.JobRef, bool) {
-	without, with := newFree(p.fleet), newFree(p.fleet)
-	with.give(p.fleet, j.Ref)
+	without, with := p.free(), p.free().copy()
+	with.give(j.Ref)
 	for _, w := range p.waiting() {
 		if p.next.Accounts[w.Ref].Stage == StageBusy && p.waited(w.Ref) >= time.Minute && !without.fits(w) && with.fits(w) {
 			return w.Ref, true

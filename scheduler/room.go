@@ -36,7 +36,7 @@ func (p *plan) room() {
 		if waited < p.cfg.RoomAfter || p.next.Accounts[w.Ref].Stage != StageBusy || !p.may(w) {
 			continue
 		}
-		free := newFree(p.fleet)
+		free := p.free().copy()
 		if free.fits(w) {
 			continue // its queue places it, or keeps it for a reason of its own
 		}
@@ -94,14 +94,14 @@ func (p *plan) goOn() {
 		}
 	}
 	// What has changed since: one of them may have ended, and that may be enough.
-	free := newFree(p.fleet)
+	free := p.free().copy()
 	var leave []fleet.Job
 	for _, ref := range r.Victims {
 		if v, ok := p.fleet.Jobs[ref]; ok && v.Phase == fleet.JobRunning && p.may(v) {
 			if free.fits(w) {
 				break
 			}
-			free.give(p.fleet, ref)
+			free.give(ref)
 			leave = append(leave, v)
 		}
 	}
@@ -140,7 +140,7 @@ func (p *plan) victims(w fleet.Job, free *freeGPUs, used map[string]int) ([]flee
 			break
 		}
 		if free.helps(p.fleet, c.job.Ref, w) {
-			free.give(p.fleet, c.job.Ref)
+			free.give(c.job.Ref)
 			taken = append(taken, c)
 		}
 	}
@@ -151,11 +151,11 @@ func (p *plan) victims(w fleet.Job, free *freeGPUs, used map[string]int) ([]flee
 	var out []choice
 	for i := len(taken) - 1; i >= 0; i-- {
 		c := taken[i]
-		free.take(p.fleet, c.job.Ref)
+		free.take(c.job.Ref)
 		if free.fits(w) {
 			continue
 		}
-		free.give(p.fleet, c.job.Ref)
+		free.give(c.job.Ref)
 		out = append(out, c)
 	}
 	// Who has not held much goes only if it finds another place at once.
@@ -253,44 +253,52 @@ func (p *plan) quotas() map[string]int {
 
 func first(jobs []fleet.Job, n int) []fleet.Job { return jobs[:min(len(jobs), n)] }
 
-// freeGPUs is what is free on each node that takes work.
+// freeGPUs is what is free on each node that takes work, and what each job has there.
 type freeGPUs struct {
 	on    map[string]int
 	nodes []string
+	held  map[fleet.JobRef][]piece // shared by all copies
+}
+
+// A piece is what one pod holds.
+type piece struct {
+	node string
+	gpus int
 }
 
 func newFree(f fleet.Snapshot) *freeGPUs {
-	free := &freeGPUs{on: map[string]int{}}
+	free := &freeGPUs{on: map[string]int{}, held: map[fleet.JobRef][]piece{}}
 	for name, n := range f.Nodes {
 		if n.Available() && n.Allocatable.GPUs > 0 {
 			free.on[name] = n.Allocatable.GPUs
 		}
 	}
 	for _, p := range f.Pods {
-		if _, ok := free.on[p.Node]; ok {
+		if _, ok := free.on[p.Node]; ok && p.GPUs > 0 {
 			free.on[p.Node] -= p.GPUs
+			free.held[p.Job] = append(free.held[p.Job], piece{p.Node, p.GPUs})
 		}
 	}
 	free.nodes = slices.Sorted(maps.Keys(free.on))
 	return free
 }
 
-// each calls do for every pod of the job on a node that takes work.
-func (g *freeGPUs) each(f fleet.Snapshot, job fleet.JobRef, do func(node string, gpus int)) {
-	for _, p := range f.Pods {
-		if _, ok := g.on[p.Node]; ok && p.Job == job {
-			do(p.Node, p.GPUs)
-		}
-	}
+// copy returns what is free, to be changed apart.
+func (g *freeGPUs) copy() *freeGPUs {
+	return &freeGPUs{on: maps.Clone(g.on), nodes: g.nodes, held: g.held}
 }
 
 // give adds what the job holds, take takes it back.
-func (g *freeGPUs) give(f fleet.Snapshot, job fleet.JobRef) {
-	g.each(f, job, func(node string, gpus int) { g.on[node] += gpus })
+func (g *freeGPUs) give(job fleet.JobRef) {
+	for _, p := range g.held[job] {
+		g.on[p.node] += p.gpus
+	}
 }
 
-func (g *freeGPUs) take(f fleet.Snapshot, job fleet.JobRef) {
-	g.each(f, job, func(node string, gpus int) { g.on[node] -= gpus })
+func (g *freeGPUs) take(job fleet.JobRef) {
+	for _, p := range g.held[job] {
+		g.on[p.node] -= p.gpus
+	}
 }
 
 // places is for how many workers of the job there is room.
@@ -331,9 +339,7 @@ func (g *freeGPUs) place(w fleet.Job) bool {
 // helps reports whether the job's GPUs are on nodes that could be of use: of those
 // nodes, at least one could hold a worker if all on it went.
 func (g *freeGPUs) helps(f fleet.Snapshot, job fleet.JobRef, w fleet.Job) bool {
-	useful := false
-	g.each(f, job, func(node string, _ int) {
-		useful = useful || !slices.Contains(w.Avoid, node) && f.Nodes[node].Allocatable.GPUs >= w.Each.GPUs
+	return slices.ContainsFunc(g.held[job], func(p piece) bool {
+		return !slices.Contains(w.Avoid, p.node) && f.Nodes[p.node].Allocatable.GPUs >= w.Each.GPUs
 	})
-	return useful
 }

@@ -166,6 +166,16 @@ type plan struct {
 	refs   []fleet.JobRef // of all accounts, in order
 	orders []remedy.Order
 	asked  map[fleet.JobRef]bool // jobs with an order of this plan
+	atHand *freeGPUs             // what is free; nil until it is asked for
+	queued []fleet.Job           // who waits; nil until it is asked for
+}
+
+// free is what is free now. It must not be changed: see [freeGPUs.copy].
+func (p *plan) free() *freeGPUs {
+	if p.atHand == nil {
+		p.atHand = newFree(p.fleet)
+	}
+	return p.atHand
 }
 
 // may reports whether the planner may touch the job at all.
@@ -213,7 +223,10 @@ func (p *plan) preempt(j fleet.Job, cause string) {
 
 // waiting returns the jobs that wait, who waits longest first.
 func (p *plan) waiting() []fleet.Job {
-	var out []fleet.Job
+	if p.queued != nil {
+		return p.queued
+	}
+	out := []fleet.Job{}
 	for _, ref := range p.refs {
 		j := p.fleet.Jobs[ref]
 		if !p.next.Accounts[ref].Waits.IsZero() && j.OptOut == "" && !j.Suspended {
@@ -223,6 +236,7 @@ func (p *plan) waiting() []fleet.Job {
 	slices.SortStableFunc(out, func(a, b fleet.Job) int {
 		return p.next.Accounts[a.Ref].Waits.Compare(p.next.Accounts[b.Ref].Waits)
 	})
+	p.queued = out
 	return out
 }
 

@@ -83,11 +83,12 @@ func (t trial) run(ctx context.Context) (trialResult, error) {
 	var incidents func() []remedy.Incident
 	switch t.policy {
 	case policyStoker:
-		l, err := t.stoker(s, direct)
+		told := &gathered{of: []loop.Witness{newEcho(direct, t.fleet.Seed), s.Cluster()}, deaf: t.lame.noDetection}
+		l, err := t.stoker(s, direct, told)
 		if err != nil {
 			return trialResult{}, err
 		}
-		tick, incidents = func(now time.Time) error { return l.Tick(ctx, now) }, l.Incidents
+		tick, incidents = lazily(ctx, l, told), l.Incidents
 	case policyWait, policyDelete:
 		after := time.Duration(0)
 		if t.policy == policyDelete {
@@ -131,7 +132,7 @@ func (t trial) run(ctx context.Context) (trialResult, error) {
 }
 
 // stoker makes the loop of a trial: the service's own but for its store and telemetry.
-func (t trial) stoker(s *sim.Simulation, direct *replay.Direct) (*loop.Loop, error) {
+func (t trial) stoker(s *sim.Simulation, direct *replay.Direct, told *gathered) (*loop.Loop, error) {
 	log, reg := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
 	cfg, lcfg, err := ReadConfig("")
 	if err != nil {
@@ -162,17 +163,64 @@ func (t trial) stoker(s *sim.Simulation, direct *replay.Direct) (*loop.Loop, err
 	world := observe.NewWorld(log,
 		observe.Source{Name: sim.Source, Filler: s.Cluster(), Needed: true},
 		observe.Source{Name: "telemetry", Filler: direct})
-	var witnesses []loop.Witness
-	if !t.lame.noDetection {
-		witnesses = []loop.Witness{newEcho(direct, t.fleet.Seed), s.Cluster()}
-	}
 	opts := loop.Options{Parallel: 1, Plans: !t.lame.noPlanner, Tell: func(e loop.Entry) {
 		tellPeople(s, e)
 		if t.lines != nil {
 			t.lines.entry(e)
 		}
 	}}
-	return loop.New(log, reg, &store.Memory{}, world, witnesses, act, lcfg, opts), nil
+	return loop.New(log, reg, &store.Memory{}, world, []loop.Witness{told}, act, lcfg, opts), nil
+}
+
+// A gathered is what witnesses have told since the loop last asked.
+type gathered struct {
+	of   []loop.Witness
+	deaf bool
+	held []remedy.Evidence
+}
+
+// gather asks the witnesses and reports whether the loop has anything to hear.
+func (g *gathered) gather(ctx context.Context, now time.Time) (bool, error) {
+	for _, w := range g.of {
+		ev, err := w.Evidence(ctx, now)
+		if err != nil {
+			return false, err
+		}
+		if !g.deaf {
+			g.held = append(g.held, ev...)
+		}
+	}
+	return len(g.held) > 0, nil
+}
+
+// Evidence hands over what was gathered.
+func (g *gathered) Evidence(context.Context, time.Time) ([]remedy.Evidence, error) {
+	out := g.held
+	g.held = nil
+	return out, nil
+}
+
+// plansEvery is the time between two plans; the loop is asked to tick at least as often.
+const plansEvery = 30 * time.Second
+
+// lazily ticks the loop when there is something for it to do: it was told something, an
+// incident is open, or a plan is due. In between a tick would do nothing.
+func lazily(ctx context.Context, l *loop.Loop, told *gathered) func(time.Time) error {
+	var last time.Time
+	open := false
+	return func(now time.Time) error {
+		heard, err := told.gather(ctx, now)
+		if err != nil {
+			return err
+		}
+		if !heard && !open && now.Sub(last) < plansEvery {
+			return nil
+		}
+		last = now
+		err = l.Tick(ctx, now)
+		open = slices.ContainsFunc(l.Incidents(), func(in remedy.Incident) bool { return !in.Phase.Closed() })
+		return err
+	}
 }
 
 // tellPeople lets the simulation know of incidents that were opened: whoever reads
