@@ -34,8 +34,8 @@ func (p *plan) idle() {
 		case !rests:
 		case a.Stage == StageBusy:
 			a.Stage, a.Since = StageTold, p.now
-			p.order("tell", remedy.EffectAsk, j, time.Minute, "idle", setting{Text: fmt.Sprintf(
-				"it has used %.0f %% of %d GPUs for %s; when somebody waits for them it is the first to go", 100*j.Usage.Mean, j.GPUs(), remedy.Duration(j.Usage.Over))})
+			text := fmt.Sprintf("it has used %.0f %% of %d GPUs for %s; when somebody waits for them it is the first to go", 100*j.Usage.Mean, j.GPUs(), remedy.Duration(j.Usage.Over))
+			p.order("tell", remedy.EffectAsk, j, time.Minute, text, setting{Text: text})
 		case a.Stage == StageTold && lasts >= p.cfg.LowerAfter:
 			a.Stage, a.Since = StageLowered, p.now
 			p.prioritise(j, priorityIdle, "it was told that it is idle, and is idle")

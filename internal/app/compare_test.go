@@ -86,7 +86,7 @@ func TestStokerIsBetterThanNobody(t *testing.T) {
 func TestTheShortWayTellsWhatTheLongWayTells(t *testing.T) {
 	long := 95 * time.Minute
 	_, r, _ := show(t, DemoOptions{For: long, Seed: 1})
-	run, err := trial{fleet: sim.Demo(1), policy: policyStoker, horizon: long, lame: lameness{noPlanner: true}}.run(t.Context())
+	run, err := trial{fleet: sim.Demo(1), policy: policyStoker, horizon: long}.run(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

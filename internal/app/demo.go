@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,6 +21,7 @@ import (
 	"stoker.dev/stoker/internal/loop"
 	"stoker.dev/stoker/internal/observe"
 	"stoker.dev/stoker/internal/remedy"
+	"stoker.dev/stoker/internal/series"
 	"stoker.dev/stoker/internal/server"
 	"stoker.dev/stoker/internal/sim"
 	"stoker.dev/stoker/internal/store"
@@ -161,19 +163,27 @@ func newDemo(s *sim.Simulation, lines *printer) (_ *demo, err error) {
 			return nil, err
 		}
 	}
+	if err := d.telemetry.add("training", stepsPage(s), labels.Label{Name: "job", Value: "training"}); err != nil {
+		return nil, err
+	}
 	cfg, lcfg, err := ReadConfig("")
 	if err != nil {
 		return nil, err
 	}
-	act, err := actuator.New(log, s.Cluster(), actuator.Actions, actuator.Gates(actuator.ModeAuto, cfg.Gates), d.registry)
+	specs := slices.Concat(actuator.Actions, actuator.Planned(s.Cluster()))
+	act, err := actuator.New(log, s.Cluster(), specs, actuator.Gates(actuator.ModeAuto, cfg.Gates), d.registry)
 	if err != nil {
 		return nil, err
 	}
 	world := observe.NewWorld(log,
 		observe.Source{Name: sim.Source, Filler: s.Cluster(), Needed: true},
-		observe.Source{Name: "telemetry", Filler: d.telemetry})
-	d.loop = loop.New(log, d.registry, d.incidents, world, []loop.Witness{d.telemetry}, act, lcfg,
-		loop.Options{Parallel: 1, Tell: lines.entry})
+		observe.Source{Name: "telemetry", Filler: d.telemetry},
+		observe.Source{Name: "usage", Filler: series.NewUsage(d.telemetry.db)})
+	d.loop = loop.New(log, d.registry, d.incidents, world, []loop.Witness{d.telemetry, s.Cluster()}, act, lcfg,
+		loop.Options{Parallel: 1, Plans: true, Tell: func(e loop.Entry) {
+			tellPeople(s, e)
+			lines.entry(e)
+		}})
 	return d, nil
 }
 
@@ -198,6 +208,18 @@ func nodePage(log *slog.Logger, s *sim.Simulation, name string) (page, error) {
 		buf = c.AppendPage(buf[:0], now)
 		return buf, nil
 	}, nil
+}
+
+// stepsPage is what training programs show of their progress.
+func stepsPage(s *sim.Simulation) page {
+	var buf []byte
+	return func(context.Context, time.Time) ([]byte, error) {
+		buf = append(buf[:0], "# HELP stoker_job_step Iterations done.\n# TYPE stoker_job_step gauge\n"...)
+		for _, j := range s.JobSteps() {
+			buf = fmt.Appendf(buf, "stoker_job_step{namespace=%q,job_name=%q} %d\n", j.Namespace, j.Name, j.Step)
+		}
+		return buf, nil
+	}
 }
 
 func (d *demo) step(ctx context.Context, at time.Time, since time.Duration) error {

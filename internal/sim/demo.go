@@ -5,12 +5,20 @@ import (
 	"time"
 )
 
-// Demo is the cluster of the demonstration: 8 nodes of 8 GPUs, ten jobs, and three
-// things that happen, of which only the first is a fault that wants healing. The two
-// gangs hold six nodes, the small jobs share one, and one is spare. What is drawn comes
-// from the seed.
+// Demo is the cluster of the demonstration: 8 nodes of 8 GPUs, one of them rented on the
+// spot market, and what happens to it in two hours. Two gangs hold six nodes, the small
+// jobs share one, and one is spare until a notebook takes it that does nothing. What is
+// drawn comes from the seed.
+//
+//	14 to 20 min   a GPU of the large gang falls off the bus
+//	26 to 28 min   the program of a small job hangs
+//	40 to 44 min   the spot node is announced to go
+//	52 to 60 min   the program of the other gang crashes, and its GPUs log XID 45
+//	66 min         the notebook takes the node that is spare again
+//	78 to 86 min   the telemetry of a node is lost
+//	88 min         a job comes that needs a whole node
 func Demo(seed uint64) Config {
-	c := Config{Seed: seed}
+	c := Config{Seed: seed, Market: Market{Spot: 1}}
 	draw := func(n uint64, of Span) time.Duration {
 		d := time.Duration(c.between(of, concernDemo, n, 0)) * time.Millisecond
 		return d.Round(time.Second)
@@ -26,6 +34,7 @@ func Demo(seed uint64) Config {
 	minutes := func(low, high int) Span {
 		return Span{time.Duration(low) * time.Minute, time.Duration(high) * time.Minute}
 	}
+	c.Queues = []QueueSpec{{Name: "nlp", Quota: 32}, {Name: "speech", Quota: 16}, {Name: "vision", Quota: 16}}
 	start := Span{0, 20 * time.Second}
 	c.Jobs = []JobSpec{
 		job(0, "nlp", "llm-7b", start, 4, 8, minutes(170, 200)),
@@ -35,16 +44,27 @@ func Demo(seed uint64) Config {
 		job(4, "vision", "segment", minutes(1, 3), 1, 1, minutes(25, 40)),
 		job(5, "speech", "vocoder", minutes(2, 5), 1, 1, minutes(30, 50)),
 		job(6, "nlp", "embed-small", minutes(45, 50), 1, 1, minutes(20, 30)),
-		job(7, "vision", "detect", minutes(65, 70), 1, 2, minutes(25, 35)),
+		job(7, "vision", "detect", minutes(65, 66), 1, 2, minutes(45, 50)),
 		job(8, "speech", "wakeword", minutes(75, 80), 1, 1, minutes(20, 30)),
-		job(9, "nlp", "distill", minutes(85, 90), 1, 4, minutes(40, 50)),
+		job(9, "vision", "notebook", minutes(66, 67), 1, 8, minutes(600, 700)),
+		job(10, "nlp", "finetune", minutes(87, 89), 1, 8, minutes(20, 30)),
 	}
+	c.Jobs[9].Idle = true
 	c.Faults = []Fault{
 		{At: draw(301, minutes(14, 20)), Kind: GPULost, Job: "nlp/llm-7b"},
 		{At: draw(302, minutes(52, 60)), Kind: JobCrash, Job: "vision/vit-large"},
 		{At: draw(303, minutes(78, 86)), Kind: TelemetryLost, Job: "vision/vit-large", For: draw(304, minutes(9, 12))},
+		{At: draw(305, minutes(26, 28)), Kind: JobHang, Job: "speech/asr-conformer"},
+		{At: draw(306, minutes(40, 44)), Kind: SpotNotice, Node: c.spotNode()},
 	}
 	return c
+}
+
+// spotNode is the name of the demonstration's spot node.
+func (c *Config) spotNode() string {
+	d := *c
+	d.Nodes, d.NodesPerRack = 8, 4
+	return d.nodeName(d.Nodes - 1)
 }
 
 // Crowd is a cluster of any size with many jobs that come over the hours, for figures

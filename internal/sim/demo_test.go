@@ -8,10 +8,10 @@ import (
 	"stoker.dev/stoker/internal/sim/truth"
 )
 
-// TestTheDemonstrationShowsItsThreeThings runs it for many seeds without Stoker: the
-// fault hits the gang of four nodes while there is a node to go to, the storm hits the
-// other gang, and telemetry is lost where a job trains.
-func TestTheDemonstrationShowsItsThreeThings(t *testing.T) {
+// TestTheDemonstrationShowsWhatItSays runs it for many seeds without Stoker: the fault
+// hits the gang of four nodes while there is a node to go to, the others strike where and
+// when they should, and a job comes for which the notebook leaves no room.
+func TestTheDemonstrationShowsWhatItSays(t *testing.T) {
 	for seed := range uint64(40) {
 		r := start(t, Demo(seed))
 		spare := -1
@@ -43,10 +43,18 @@ func TestTheDemonstrationShowsItsThreeThings(t *testing.T) {
 			{GPULost, 14 * time.Minute, 20 * time.Minute},
 			{JobCrash, 52 * time.Minute, 60 * time.Minute},
 			{TelemetryLost, 78 * time.Minute, 86 * time.Minute},
+			{JobHang, 26 * time.Minute, 28 * time.Minute},
+			{SpotNotice, 40 * time.Minute, 44 * time.Minute},
 		} {
 			if c := cases[i]; c.Kind != want.kind || c.Begun < want.from || c.Begun > want.to || i != 0 && !c.Over {
 				t.Errorf("seed %d: fault %d is %+v, want %s between %v and %v", seed, i+1, c, want.kind, want.from, want.to)
 			}
+		}
+		if got := r.job("vision/notebook").Phase; got != fleet.JobRunning {
+			t.Errorf("seed %d: after two hours the notebook is %s, want it to keep its GPUs", seed, got)
+		}
+		if got := r.job("nlp/finetune").Phase; got != fleet.JobPending {
+			t.Errorf("seed %d: after two hours finetune is %s, want it to wait for the notebook", seed, got)
 		}
 		for _, name := range []string{"nlp/llm-7b", "vision/vit-large"} {
 			if got := r.job(name).Phase; got != fleet.JobRunning {

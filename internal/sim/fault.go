@@ -38,6 +38,9 @@ const blipFor = 10_000
 func (s *Simulation) strike(i int) {
 	f := s.cfg.Faults[i]
 	n, g := s.byName[f.Node], f.GPU
+	if f.Node != "" && n == nil {
+		return // the machine has been taken away, and there is none in its place
+	}
 	var j *job
 	if f.Job != "" {
 		if j = s.jobNamed(f.Job); j == nil || j.state != training {

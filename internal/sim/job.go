@@ -83,6 +83,7 @@ type job struct {
 	recipeBy           string
 	attempt            int
 	priority           int
+	remark             string // of Stoker's, for whoever owns it
 	preempted          string // the key of the newest order that took effect
 	literal            bool   // the next start takes resume at its word
 	showed             bool   // the program of the gang has begun to count its steps

@@ -133,7 +133,8 @@ func TestASpotNodeGoesAndAnotherComes(t *testing.T) {
 		"on-demand after three capacity errors": {1, "a100"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg := one(1, 8, Fault{At: trainsAt + 100*time.Second, Kind: SpotNotice, Node: "gpu-a-02"})
+			cfg := one(1, 8, Fault{At: trainsAt + 100*time.Second, Kind: SpotNotice, Node: "gpu-a-02"},
+				Fault{At: trainsAt + 240*time.Second, Kind: ExporterRestart, Node: "gpu-a-02"}) // of no machine
 			cfg.Nodes, cfg.Market = 2, Market{Spot: 1, Errors: tc.errors}
 			r := start(t, cfg)
 			uid := r.node("gpu-a-02").UID

@@ -83,6 +83,6 @@ func (c *Cluster) Tell(ctx context.Context, was fleet.Job, key, text string) (fl
 		return fleet.Job{}, err
 	}
 	s.write(&j.version)
-	s.tell(EventJob, "%s is told: %s", j.ref, text)
+	j.remark = text
 	return s.jobFact(j), nil
 }
