@@ -23,6 +23,7 @@ func demoCommand() *cobra.Command {
 	var compare bool
 	var seeds int
 	var scenario string
+	var c app.CompareOptions
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show the loop on a simulated fleet, in virtual time",
@@ -46,6 +47,10 @@ it, and under two policies that are in use. Faults come at the rates of docs/sim
 				return exitError{2, fmt.Errorf("for %s is negative", o.For)}
 			case seeds < 1 || seeds > 10_000:
 				return exitError{2, fmt.Errorf("seeds: %d is not from 1 to 10000", seeds)}
+			case c.Nodes < 0 || c.Nodes > 10_000 || c.Jobs < 0 || c.Jobs > 100_000 || c.Faults < 0:
+				return exitError{2, errors.New("nodes are from 1 to 10000, jobs from 1 to 100000, and faults are not negative")}
+			case !compare && (c.Nodes != 0 || c.Jobs != 0 || c.Faults != 0):
+				return exitError{2, errors.New("--nodes, --jobs and --faults want --compare")}
 			case seeds > 1 && !compare:
 				return exitError{2, errors.New("several seeds want --compare")}
 			case compare && (o.Off || o.Listen != ""):
@@ -55,7 +60,7 @@ it, and under two policies that are in use. Faults come at the rates of docs/sim
 			case scenario != "":
 				return app.Scenario(cmd.Context(), cmd.OutOrStdout(), scenario)
 			case compare:
-				c := app.CompareOptions{Seed: o.Seed, Seeds: seeds, Report: o.Report, Progress: progress(cmd.ErrOrStderr())}
+				c.Seed, c.Seeds, c.Report, c.Progress = o.Seed, seeds, o.Report, progress(cmd.ErrOrStderr())
 				if cmd.Flags().Changed("for") {
 					c.For = o.For
 				}
@@ -76,6 +81,9 @@ it, and under two policies that are in use. Faults come at the rates of docs/sim
 	f.BoolVar(&o.Off, "off", false, "without Stoker, to compare")
 	f.BoolVar(&compare, "compare", false, "run the same fleets with Stoker, without it, and under policies that are in use")
 	f.IntVar(&seeds, "seeds", 1, "how many fleets are compared, beginning with --seed")
+	f.IntVar(&c.Nodes, "nodes", 0, "of a fleet that is compared, 8 GPUs each; 8 when not given")
+	f.IntVar(&c.Jobs, "jobs", 0, "of a fleet that is compared; 30 for every 8 nodes and 12 hours when not given")
+	f.Float64Var(&c.Faults, "faults", 0, "how much more often than their rates faults come in a comparison; 200 when not given")
 	f.StringVar(&scenario, "scenario", "", "file with a fleet, what happens to it and what must come of it")
 	f.StringVar(&o.Report, "report", "", "file for the report as JSON")
 	f.StringVar(&o.Listen, "listen", "", "loopback address for API and metrics, such as 127.0.0.1:8080")

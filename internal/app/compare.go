@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -17,8 +18,8 @@ import (
 	"stoker.dev/stoker/internal/sim"
 )
 
-// The fleet of a comparison: what goes wrong happens so much more often than it does, so
-// that there is something to judge in half a day of a small fleet.
+// What is compared where nothing else is asked for: what goes wrong happens so much more
+// often than it does, so that there is something to judge in half a day of a small fleet.
 const (
 	compareFor    = 12 * time.Hour
 	compareNodes  = 8
@@ -32,6 +33,9 @@ type CompareOptions struct {
 	For    time.Duration // of each run; 12h when zero
 	Seed   uint64        // of the first run
 	Seeds  int           // runs of each policy
+	Nodes  int           // of 8 GPUs; 8 when zero
+	Jobs   int           // 30 for every 8 nodes and 12 hours when zero
+	Faults float64       // how much more often than their rates; 200 when zero
 	Report string        // file for the report as JSON; empty: none
 	// Progress is told how many of how many runs are done; may be nil.
 	Progress func(done, all int)
@@ -74,6 +78,7 @@ type ArmReport struct {
 	MeanJCT       float64            `json:"meanJCTSeconds"`
 	P99JCT        float64            `json:"p99JCTSeconds"`
 	LostPerFault  float64            `json:"gpuHoursLostPerFault"`
+	LostByKind    map[string]float64 `json:"gpuHoursLostPerFaultByKind"`
 	CostUSD       float64            `json:"costUSD"`
 
 	// Intervals are the 95 % intervals of the means, over seeds.
@@ -94,8 +99,9 @@ type Difference struct {
 
 // Compare runs every policy on the same fleets and writes what came of it.
 func Compare(ctx context.Context, out io.Writer, o CompareOptions) error {
-	if o.For == 0 {
-		o.For = compareFor
+	o.For, o.Nodes, o.Faults = cmp.Or(o.For, compareFor), cmp.Or(o.Nodes, compareNodes), cmp.Or(o.Faults, compareFaults)
+	if o.Jobs == 0 {
+		o.Jobs = max(1, int(float64(compareJobs*o.Nodes)/compareNodes*o.For.Hours()/compareFor.Hours()))
 	}
 	policies := []policy{policyStoker, policyNobody, policyWait, policyDelete}
 	results := make([][]trialResult, len(policies))
@@ -106,7 +112,7 @@ func Compare(ctx context.Context, out io.Writer, o CompareOptions) error {
 	for k, p := range policies {
 		results[k] = make([]trialResult, o.Seeds)
 		for i := range o.Seeds {
-			cfg, err := compareFleet(o.Seed+uint64(i), o.For)
+			cfg, err := compareFleet(o, o.Seed+uint64(i))
 			if err != nil {
 				return err
 			}
@@ -128,7 +134,7 @@ func Compare(ctx context.Context, out io.Writer, o CompareOptions) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	r := CompareReport{FirstSeed: o.Seed, Seeds: o.Seeds, Hours: o.For.Hours(), GPUs: gpus, FaultsTimes: compareFaults}
+	r := CompareReport{FirstSeed: o.Seed, Seeds: o.Seeds, Hours: o.For.Hours(), GPUs: gpus, FaultsTimes: o.Faults}
 	arms := []*ArmReport{&r.With, &r.Without, &r.Wait, &r.Delete}
 	for k, p := range policies {
 		*arms[k] = armReport(p, o.Seed, results[k])
@@ -151,14 +157,14 @@ func Compare(ctx context.Context, out io.Writer, o CompareOptions) error {
 }
 
 // compareFleet is one fleet of a comparison. Jobs come in the first two thirds.
-func compareFleet(seed uint64, horizon time.Duration) (sim.Config, error) {
-	over := (horizon * 2 / 3).Truncate(time.Millisecond)
-	jobs := max(1, int(compareJobs*horizon/compareFor))
-	return sim.Teams(seed, compareNodes, jobs, over, horizon, compareFaults, compareNoise)
+func compareFleet(o CompareOptions, seed uint64) (sim.Config, error) {
+	over := (o.For * 2 / 3).Truncate(time.Millisecond)
+	return sim.Teams(seed, o.Nodes, o.Jobs, over, o.For, o.Faults, compareNoise)
 }
 
 func armReport(p policy, first uint64, runs []trialResult) ArmReport {
-	a := ArmReport{Policy: string(p), LostGPUHours: map[string]float64{}, Intervals: map[string]replay.Mean{}, Incidents: []IncidentReport{}}
+	a := ArmReport{Policy: string(p), LostGPUHours: map[string]float64{}, Intervals: map[string]replay.Mean{}, Incidents: []IncidentReport{}, LostByKind: map[string]float64{}}
+	byKind := map[string][]float64{}
 	var goodput, jct, p99, perFault []float64
 	var lost float64
 	faults := 0
@@ -177,6 +183,9 @@ func armReport(p policy, first uint64, runs []trialResult) ArmReport {
 		if r.NodeFaults > 0 {
 			perFault = append(perFault, r.GPUHoursLostPerFault)
 		}
+		for _, f := range r.Faults {
+			byKind[string(f.Kind)] = append(byKind[string(f.Kind)], f.GPUHours)
+		}
 		for _, m := range r.Mistakes {
 			a.Mistakes = append(a.Mistakes, fmt.Sprintf("seed %d: %s", first+uint64(i), m))
 		}
@@ -189,6 +198,9 @@ func armReport(p policy, first uint64, runs []trialResult) ArmReport {
 	}
 	if faults > 0 {
 		a.LostPerFault = lost / float64(faults)
+	}
+	for kind, hours := range byKind {
+		a.LostByKind[kind] = replay.MeanOf(hours).Mean
 	}
 	for name, values := range map[string][]float64{"goodput": goodput, "meanJCTSeconds": jct, "p99JCTSeconds": p99, "gpuHoursLostPerFault": perFault} {
 		a.Intervals[name] = replay.MeanOf(values)
@@ -240,7 +252,10 @@ func (r CompareReport) summary(out io.Writer) error {
 			row("goodput, %", "%.1f", func(a ArmReport) any { return 100 * a.Goodput })+
 			row("mean completion, min", "%.1f", func(a ArmReport) any { return a.MeanJCT / 60 })+
 			row("p99 completion, min", "%.1f", func(a ArmReport) any { return a.P99JCT / 60 })+
-			row("lost per fault, GPU-h", "%.2f", func(a ArmReport) any { return a.LostPerFault }))
+			row("lost per fault, GPU-h", "%.2f", func(a ArmReport) any { return a.LostPerFault })+
+			row("  of a lost GPU", "%.2f", func(a ArmReport) any { return a.LostByKind[string(sim.GPULost)] })+
+			row("  of a memory error", "%.2f", func(a ArmReport) any { return a.LostByKind[string(sim.GPUECC)] })+
+			row("  of a link", "%.2f", func(a ArmReport) any { return a.LostByKind[string(sim.NVLinkDown)] }))
 	}
 	if err == nil && r.Seeds > 1 {
 		_, err = fmt.Fprintf(out, "  with less without, 95 %% interval: goodput %+.1f to %+.1f points, mean completion %+.1f to %+.1f min\n",

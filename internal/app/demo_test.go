@@ -130,3 +130,30 @@ func TestDemoAnswersOnLoopbackOnly(t *testing.T) {
 		t.Errorf("incidents: %d %q, want 200 and an empty list", status, body)
 	}
 }
+
+// TestADemoWithoutAnEndReportsWhenItIsStopped holds that what was seen is summed up.
+func TestADemoWithoutAnEndReportsWhenItIsStopped(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	enough := errors.New("seen enough")
+	out := &stopping{at: "has started from iteration 0", stop: func() { cancel(enough) }}
+	if err := Demo(ctx, out, DemoOptions{Seed: 1}); !errors.Is(err, enough) {
+		t.Errorf("demo: %v, want why it was stopped", err)
+	}
+	if !strings.Contains(out.String(), "goodput") {
+		t.Errorf("there is no report:\n%s", out.String())
+	}
+}
+
+// A stopping writer calls stop when a line with the text is written.
+type stopping struct {
+	bytes.Buffer
+	at   string
+	stop func()
+}
+
+func (s *stopping) Write(p []byte) (int, error) {
+	if bytes.Contains(p, []byte(s.at)) {
+		s.stop()
+	}
+	return s.Buffer.Write(p)
+}

@@ -183,16 +183,29 @@ func (s *Simulation) refresh(n *node) {
 	}
 }
 
-// settleNode charges the node's fault for its free GPUs that nobody could use.
+// settleNode charges the node's fault for its free GPUs that nobody could use, as many as
+// somebody waited for: what nobody wants is not lost.
 func (s *Simulation) settleNode(n *node) {
-	lost := 0
-	for u, c := range n.booked {
-		if truth.Use(u) != truth.Free {
-			lost += c
+	if n.blame != none {
+		lost := 0
+		for u, c := range n.booked {
+			if truth.Use(u) != truth.Free {
+				lost += c
+			}
+		}
+		s.record.Lose(n.blame, truth.GPUTime((s.now-n.bookedAt)*int64(min(lost, s.ledger.Wanted()))))
+	}
+	n.bookedAt = s.now
+}
+
+// want adds GPUs to those that jobs wait for, or takes them away.
+func (s *Simulation) want(gpus int) {
+	for _, n := range s.nodes {
+		if n.blame != none {
+			s.settleNode(n)
 		}
 	}
-	s.record.Lose(n.blame, truth.GPUTime((s.now-n.bookedAt)*int64(lost)))
-	n.bookedAt = s.now
+	s.ledger.Want(gpus)
 }
 
 // change is a write to the node's object.

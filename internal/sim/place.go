@@ -42,7 +42,7 @@ func (s *Simulation) enqueue(j *job) {
 		return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.number, b.number))
 	})
 	q.jobs = slices.Insert(q.jobs, i, j)
-	s.ledger.Want(j.spec.Workers * j.spec.GPUs)
+	s.want(j.spec.Workers * j.spec.GPUs)
 	s.kick()
 }
 
@@ -50,7 +50,7 @@ func (s *Simulation) dequeue(j *job) {
 	q := s.queue(j.spec.Queue)
 	if i := slices.Index(q.jobs, j); i >= 0 {
 		q.jobs = slices.Delete(q.jobs, i, i+1)
-		s.ledger.Want(-j.spec.Workers * j.spec.GPUs)
+		s.want(-j.spec.Workers * j.spec.GPUs)
 		s.kick() // who stands behind it may fit
 	}
 }
