@@ -25,6 +25,7 @@ import (
 	"stoker.dev/stoker/internal/loop"
 	"stoker.dev/stoker/internal/observe"
 	"stoker.dev/stoker/internal/remedy"
+	"stoker.dev/stoker/internal/series"
 	"stoker.dev/stoker/internal/server"
 	"stoker.dev/stoker/internal/store"
 	"stoker.dev/stoker/rules/alerts"
@@ -159,7 +160,9 @@ func (s *service) build() error {
 				return err
 			}
 		}
-		sources = append(sources, observe.Source{Name: "telemetry", Filler: s.telemetry})
+		sources = append(sources,
+			observe.Source{Name: "telemetry", Filler: s.telemetry},
+			observe.Source{Name: series.UsageSource, Filler: series.NewUsage(s.telemetry.db)}) // for the plan that is shown
 		witnesses = append(witnesses, s.telemetry)
 	}
 	world := observe.NewWorld(s.log, sources...)

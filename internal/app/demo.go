@@ -178,7 +178,7 @@ func newDemo(s *sim.Simulation, lines *printer) (_ *demo, err error) {
 	world := observe.NewWorld(log,
 		observe.Source{Name: sim.Source, Filler: s.Cluster(), Needed: true},
 		observe.Source{Name: "telemetry", Filler: d.telemetry},
-		observe.Source{Name: "usage", Filler: series.NewUsage(d.telemetry.db)})
+		observe.Source{Name: series.UsageSource, Filler: series.NewUsage(d.telemetry.db)})
 	d.loop = loop.New(log, d.registry, d.incidents, world, []loop.Witness{d.telemetry, s.Cluster()}, act, lcfg,
 		loop.Options{Parallel: 1, Plans: true, Tell: func(e loop.Entry) {
 			tellPeople(s, e)

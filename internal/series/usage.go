@@ -19,6 +19,9 @@ const (
 // faster.
 const usageEvery = time.Minute
 
+// UsageSource is the name under which [Usage] says when it last asked.
+const UsageSource = "usage"
+
 // Usage fills in how much of their GPUs jobs use, by the series of their pods. What no
 // series tell of stays as it was: not known. It must not be used by two goroutines at once.
 type Usage struct {
@@ -68,6 +71,7 @@ func (u *Usage) Fill(ctx context.Context, now time.Time, into *fleet.Facts) erro
 			into.Jobs[ref] = j
 		}
 	}
+	into.Sources[UsageSource] = u.at
 	return nil
 }
 
