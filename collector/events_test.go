@@ -3,6 +3,7 @@ package collector
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,19 +44,25 @@ func TestEventsAreLookedForApart(t *testing.T) {
 			}
 			pending = nil
 		}
-		var failing error
+		var failing atomic.Bool // a sleep of fake time orders nothing for the race detector
+		answer := func() error {
+			if failing.Load() {
+				return errors.New("no driver")
+			}
+			return nil
+		}
 		src := &teller{wake: make(chan struct{}, 1)}
 		src.agent = agent{"s", func(_ context.Context, into *fleet.Samples) error {
 			collections++
 			into.Values = []fleet.Sample{{Field: "A", Value: 1}}
 			take(into)
-			return failing
+			return answer()
 		}}
 		src.events = func(_ context.Context, into *fleet.Samples) error {
 			looks++
 			into.Values = []fleet.Sample{{Field: "B", Value: 1}}
 			take(into)
-			return failing
+			return answer()
 		}
 		var seen []Sighting
 		c := newCollector(t, Options{Interval: 10 * time.Second, See: func(s []Sighting) { seen = append(seen, s...) }}, src)
@@ -81,7 +88,7 @@ func TestEventsAreLookedForApart(t *testing.T) {
 		}
 
 		// Of a source that is down only collections are asked.
-		failing = errors.New("no driver")
+		failing.Store(true)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		before := looks

@@ -34,6 +34,8 @@ func TestStorm(t *testing.T) {
 	s := f.Replica(t, scene.Settings{Steps: cordonAndLook, Budget: "100%"}, cluster.FreePort(t), f.Kubeconfig)
 	s.Start(t)
 	s.AwaitLeader(t)
+	t.Logf("webhook to durable, one new incident each: %s", spans(opening(t, f, s)))
+
 	begin := time.Now()
 	first := map[string]scene.Alert{}
 	for _, node := range f.Nodes {
@@ -75,9 +77,8 @@ func TestStorm(t *testing.T) {
 		goroutines = append(goroutines, s.Metric(t, "go_goroutines"))
 		time.Sleep(time.Until(begin.Add(lasts * time.Duration(round+1) / stormRounds)))
 	}
-	slices.Sort(answers)
-	t.Logf("%d alerts in %.0f s; webhook to durable, %d alerts each: p50 %v, p99 %v", sent, time.Since(begin).Seconds(), sent/stormRounds,
-		answers[len(answers)/2].Round(time.Millisecond), answers[len(answers)-1].Round(time.Millisecond))
+	t.Logf("%d alerts in %.0f s; webhook to durable, %d alerts each that tell all %d incidents something new: %s",
+		sent, time.Since(begin).Seconds(), sent/stormRounds, stormNodes, spans(answers))
 	for what, all := range map[string][]float64{"MB of memory": memory, "goroutines": goroutines} {
 		early, late := median(all[stormRounds/5:2*stormRounds/5]), median(all[4*stormRounds/5:])
 		t.Logf("%s: %.0f early in the storm, %.0f late", what, early, late)
@@ -95,4 +96,26 @@ func median(v []float64) float64 {
 	v = slices.Clone(v)
 	slices.Sort(v)
 	return v[len(v)/2]
+}
+
+// opening opens one incident on each node, one after the other, and returns how long each
+// took from the webhook's request to its answer, which is when it is durable.
+func opening(t *testing.T, f *scene.Fixture, s *scene.Service) (took []time.Duration) {
+	t.Helper()
+	for _, node := range f.Nodes {
+		body := scene.WebhookBody(t, f.MemoryErrors(t, node, time.Now()))
+		asked := time.Now()
+		s.Tell(t, body)
+		took = append(took, time.Since(asked))
+	}
+	return took
+}
+
+// spans says how long most took, and the longest.
+func spans(took []time.Duration) string {
+	slices.Sort(took)
+	at := func(share float64) time.Duration {
+		return took[int(share*float64(len(took)-1))].Round(time.Millisecond)
+	}
+	return fmt.Sprintf("p50 %v, p99 %v of %d", at(0.5), at(0.99), len(took))
 }
