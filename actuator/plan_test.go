@@ -49,7 +49,7 @@ func (l *line) Tell(_ context.Context, _ fleet.Job, _, text string) (fleet.Job, 
 }
 
 func plannedOrder(action string, ref fleet.JobRef, p PlanParams) remedy.Order {
-	raw, _ := json.Marshal(p) //nolint:errchkjson // of two plain fields
+	raw, _ := json.Marshal(p)
 	return remedy.Order{Key: "plan/1-" + action, Action: action, Target: remedy.Target{Job: ref, UID: "u"}, Params: raw}
 }
 

@@ -67,6 +67,7 @@ it, and under two policies that are in use. Faults come at the rates of docs/sim
 				return app.Compare(cmd.Context(), cmd.OutOrStdout(), c)
 			}
 			o.Listening = func(a net.Addr) { fmt.Fprintf(cmd.ErrOrStderr(), "console, API and metrics at http://%s\n", a) }
+			o.Terminal = isTerminal(cmd.OutOrStdout())
 			err := app.Demo(cmd.Context(), cmd.OutOrStdout(), o)
 			if o.For == 0 && cmd.Context().Err() != nil && errors.Is(err, context.Cause(cmd.Context())) {
 				err = nil // stopping it is how it ends
@@ -92,8 +93,7 @@ it, and under two policies that are in use. Faults come at the rates of docs/sim
 
 // progress shows on a terminal how many runs are done, and nothing elsewhere.
 func progress(w io.Writer) func(done, all int) {
-	f, ok := w.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
+	if !isTerminal(w) {
 		return nil
 	}
 	var mu sync.Mutex
@@ -102,9 +102,14 @@ func progress(w io.Writer) func(done, all int) {
 		mu.Lock()
 		defer mu.Unlock()
 		if most = max(most, done); most == all {
-			fmt.Fprintf(f, "\r\033[K")
+			fmt.Fprint(w, "\r\033[K")
 			return
 		}
-		fmt.Fprintf(f, "\r%d of %d runs", most, all)
+		fmt.Fprintf(w, "\r%d of %d runs", most, all)
 	}
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
 }

@@ -35,7 +35,9 @@ type DemoOptions struct {
 	Seed   uint64
 	Off    bool   // without Stoker, to compare
 	Report string // file for the report as JSON; empty: none
-	Listen string // loopback address for API and metrics; empty: none
+	// Terminal says that out is a terminal: its last line then shows how far it is.
+	Terminal bool
+	Listen   string // loopback address for API and metrics; empty: none
 	// Listening is told the address that is listened on.
 	Listening func(net.Addr)
 }
@@ -50,7 +52,7 @@ const (
 // Demo runs the whole of Stoker on a simulated fleet in virtual time and writes one
 // line per event to out, then a summary. The same options give the same bytes.
 func Demo(ctx context.Context, out io.Writer, o DemoOptions) (err error) {
-	lines := &printer{out: out}
+	lines := &printer{out: out, terminal: o.Terminal}
 	cfg := sim.Demo(o.Seed)
 	cfg.Tell = func(e sim.Event) { lines.print(e.At, string(e.Kind), e.Text) }
 	s, err := sim.New(cfg)
@@ -87,6 +89,7 @@ func Demo(ctx context.Context, out io.Writer, o DemoOptions) (err error) {
 		if o.For > 0 && at.Sub(start) >= o.For {
 			break
 		}
+		lines.progress(at, o.For)
 		if err := pace(ctx, wall, at.Sub(start), o.Speed); err != nil {
 			if o.For == 0 {
 				break
@@ -94,6 +97,7 @@ func Demo(ctx context.Context, out io.Writer, o DemoOptions) (err error) {
 			return fmt.Errorf("stopped after %s of the fleet's time: %w", at.Sub(start), err)
 		}
 	}
+	lines.clear()
 	if lines.err != nil {
 		return fmt.Errorf("print: %w", lines.err)
 	}
@@ -275,17 +279,51 @@ func demoState(time.Time) server.State {
 
 // A printer writes one plain line per event, with the time since the start.
 type printer struct {
-	out   io.Writer
-	start time.Time
-	err   error // of the first line that could not be written
+	out      io.Writer
+	start    time.Time
+	err      error // of the first line that could not be written
+	terminal bool  // the last line shows how far it is
+	shown    bool  // it does now
+}
+
+// progressEvery is how often the last line of a terminal changes, in the fleet's time.
+const progressEvery = 30 * time.Second
+
+// progress shows on a terminal how far it is, in a line that the next event replaces.
+func (p *printer) progress(at time.Time, all time.Duration) {
+	since := at.Sub(p.start)
+	if !p.terminal || p.err != nil || since%progressEvery != 0 {
+		return
+	}
+	p.clear()
+	text := clock(since)
+	if all > 0 {
+		text += fmt.Sprintf(" of %s (%.0f %%)", clock(all), 100*since.Seconds()/all.Seconds())
+	}
+	_, p.err = io.WriteString(p.out, text)
+	p.shown = true
+}
+
+// clear takes the line of progress away.
+func (p *printer) clear() {
+	if p.shown && p.err == nil {
+		_, p.err = io.WriteString(p.out, "\r\033[K")
+	}
+	p.shown = false
+}
+
+// clock writes a time since the start as hours, minutes and seconds.
+func clock(d time.Duration) string {
+	d = d.Round(time.Second)
+	return fmt.Sprintf("%02d:%02d:%02d", int(d.Hours()), int(d.Minutes())%60, int(d.Seconds())%60)
 }
 
 func (p *printer) print(at time.Time, kind, text string) {
 	if p.err != nil {
 		return
 	}
-	d := at.Sub(p.start).Round(time.Second)
-	_, p.err = fmt.Fprintf(p.out, "%02d:%02d:%02d  %-8s %s\n", int(d.Hours()), int(d.Minutes())%60, int(d.Seconds())%60, kind, text)
+	p.clear()
+	_, p.err = fmt.Fprintf(p.out, "%s  %-8s %s\n", clock(at.Sub(p.start)), kind, text)
 }
 
 // entry prints what the loop did.

@@ -157,3 +157,24 @@ func (s *stopping) Write(p []byte) (int, error) {
 	}
 	return s.Buffer.Write(p)
 }
+
+// TestATerminalShowsHowFarItIs holds that the line of progress is gone before each event.
+func TestATerminalShowsHowFarItIs(t *testing.T) {
+	o := DemoOptions{For: 90 * time.Second, Seed: 1}
+	plain, _, _ := show(t, o)
+	o.Terminal = true
+	lines, _, _ := show(t, o)
+	if !strings.Contains(lines, "00:01:00 of 00:01:30 (67 %)") {
+		t.Errorf("no progress is shown:\n%q", lines)
+	}
+	var kept strings.Builder
+	for line := range strings.Lines(lines) {
+		if i := strings.LastIndex(line, "\033[K"); i >= 0 {
+			line = line[i+len("\033[K"):]
+		}
+		kept.WriteString(line)
+	}
+	if kept.String() != plain {
+		t.Errorf("what stays on the terminal is\n%s\nand on a pipe\n%s", kept.String(), plain)
+	}
+}
