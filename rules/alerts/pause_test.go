@@ -1,3 +1,7 @@
+//go:build !race
+
+// Hours of series take seconds, and minutes under the race detector.
+
 package alerts
 
 import (
