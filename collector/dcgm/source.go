@@ -208,7 +208,7 @@ func (s *Source) tell(into *fleet.Samples) {
 	for _, e := range found {
 		place := -1
 		for i, g := range into.GPUs {
-			if g.Index == e.gpu.Index && g.Instance == "" {
+			if g.UUID == e.gpu.UUID && (g.UUID != "" || g.Index == e.gpu.Index) && g.Instance == "" {
 				place = i
 				break
 			}

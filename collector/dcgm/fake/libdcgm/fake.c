@@ -87,7 +87,7 @@ struct incident {
 };
 
 static struct {
-	int inited, alive, blank_all, no_nvml, detached, mismatch, no_embed, alive_embedded;
+	int inited, alive, blank_all, no_nvml, detached, mismatch, no_embed, no_policy;
 	int64_t hang_until, limit_us, latency_us, ring_jitter_us;
 	uint64_t connections_made;
 	int conn_used[CONNECTIONS];
@@ -359,6 +359,19 @@ static int64_t control(const char *line) {
 		p->status = 4;
 	} else if (is(line, "return", "%lld", 1, &a) && (p = find(GPU, (uint32_t)a))) {
 		p->status = 1;
+	} else if (is(line, "gone", "%lld", 1, &a) && (p = find(GPU, (uint32_t)a))) { // and those after it are counted anew
+		int n = 0;
+		for (int k = 0; k < w.entity_n; k++) {
+			struct entity *e = w.entities[k];
+			if (e == p) {
+				free(e);
+				continue;
+			}
+			if (e->group == GPU && e->id > (uint32_t)a)
+				e->gpu = --e->id;
+			w.entities[n++] = e;
+		}
+		w.entity_n = n;
 	} else if (is(line, "status", "%lld %lld", 2, &a, &b) && (p = find(GPU, (uint32_t)a))) {
 		p->status = (int)b;
 	} else if (is(line, "sick", "%lld %lld", 2, &a, &b) && (p = find(GPU, (uint32_t)a))) {
@@ -374,6 +387,19 @@ static int64_t control(const char *line) {
 	} else if (is(line, "die", "", 0)) {
 		forget_engine();
 		w.alive = 0;
+	} else if (is(line, "cut", "", 0)) { // the connections, with their watches; what has happened is kept
+		size_t kept = w.event_n;
+		forget_engine();
+		w.event_n = kept;
+	} else if (is(line, "forget", "", 0)) { // another engine behind the same connections
+		int used[CONNECTIONS];
+		size_t kept = w.event_n;
+		memcpy(used, w.conn_used, sizeof used);
+		forget_engine();
+		memcpy(w.conn_used, used, sizeof used);
+		w.event_n = kept;
+	} else if (is(line, "policy", "%lld", 1, &a)) {
+		w.no_policy = !a;
 	} else if (is(line, "start", "", 0)) {
 		w.alive = 1;
 		w.blank_all = 0;

@@ -1,0 +1,207 @@
+//go:build cgo && linux
+
+package dcgm_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"stoker.dev/stoker/collector"
+	"stoker.dev/stoker/collector/dcgm"
+	"stoker.dev/stoker/collector/push"
+)
+
+var xidLine = regexp.MustCompile(`(?m)^stoker_gpu_xid_errors_total\{node="n",gpu="([0-9]+)",.*xid="([0-9]+)"\} ([0-9]+)$`)
+
+// totals returns the counters of a page by GPU and XID, those at 0 left out.
+func totals(page string) (map[[2]int]int, int) {
+	out, sum := map[[2]int]int{}, 0
+	for _, m := range xidLine.FindAllStringSubmatch(page, -1) {
+		g, _ := strconv.Atoi(m[1])
+		x, _ := strconv.Atoi(m[2])
+		n, _ := strconv.Atoi(m[3])
+		if n > 0 {
+			out[[2]int{g, x}] += n
+			sum += n
+		}
+	}
+	return out, sum
+}
+
+// TestTenThousandXIDs come at random times, up to 2 s late, while GPUs are lost and come
+// back, the engine hangs, connections are cut and the collector is started anew. Each
+// one is counted once.
+func TestTenThousandXIDs(t *testing.T) {
+	const events, lasts = 10_000, 8 * time.Second
+	n := newNode(t, dcgm.Options{})
+	n.do("policy 0") // polling has to find them all
+	state := t.TempDir() + "/state"
+	options := collector.Options{
+		State: state, BootID: "b", StaleAfter: time.Hour,
+		Interval: 250 * time.Millisecond, Events: 40 * time.Millisecond, Watchdog: 200 * time.Millisecond,
+	}
+	source := n.source
+	var c *collector.Collector
+	run := func() (stop func()) {
+		c = newCollector(t, options, source)
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error)
+		go func() { done <- c.Run(ctx) }()
+		return func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Errorf("run: %v", err)
+			}
+		}
+	}
+	// The first look says since when XIDs count.
+	if err := newCollector(t, options, source).Gather(t.Context(), time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	stop := run()
+
+	codes := []int{8, 13, 31, 32, 43, 45, 48, 61, 62, 63, 64, 68, 69, 74, 92, 94, 95, 109, 154, 999}
+	r := rand.New(rand.NewPCG(1, 2))
+	want := map[[2]int]int{}
+	start := time.Now()
+	trouble := []string{"lose 1", "hang 450", "return 1", "cut", "lose 6", "restart", "forget", "return 6", "hang 300", "cut"}
+	for i := range events {
+		if wait := time.Until(start.Add(lasts * time.Duration(i) / events)); wait > time.Millisecond {
+			time.Sleep(wait)
+		}
+		if i%(events/len(trouble)) == events/len(trouble)/2 {
+			switch what := trouble[i/(events/len(trouble))]; what {
+			case "restart":
+				stop()
+				source = n.open(dcgm.Options{})
+				stop = run()
+			default:
+				n.do("%s", what)
+			}
+		}
+		gpu, code := r.IntN(8), codes[r.IntN(len(codes))]
+		want[[2]int{gpu, code}]++
+		delay := 0
+		if r.IntN(2) == 0 {
+			delay = r.IntN(2_000_000)
+		}
+		n.do("xid %d %d 0 %d", gpu, code, delay)
+	}
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if _, sum := totals(string(c.AppendPage(nil, time.Now()))); sum >= events {
+			break
+		}
+	}
+	time.Sleep(500 * time.Millisecond) // for one too many
+	got, sum := totals(string(c.AppendPage(nil, time.Now())))
+	stop()
+	if sum != events {
+		t.Errorf("%d counted, want exactly %d", sum, events)
+	}
+	for k, n := range want {
+		if got[k] != n {
+			t.Errorf("XID %d of GPU %d: %d counted, want %d", k[1], k[0], got[k], n)
+		}
+	}
+}
+
+// TestFromTheLibraryToTheService measures how long an alert takes that somebody has to
+// act on, with the engine's wake-up and without.
+func TestFromTheLibraryToTheService(t *testing.T) {
+	for name, tc := range map[string]struct {
+		policy, events int
+		limit          time.Duration
+	}{
+		"when the engine wakes us up": {1, 100, 200 * time.Millisecond},
+		"when it does not":            {0, 60, 1200 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, dcgm.Options{})
+			n.do("policy %d", tc.policy)
+			var mu sync.Mutex
+			came := map[string]time.Time{}
+			service := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				body, err := io.ReadAll(r.Body)
+				var alerts []struct{ Labels map[string]string }
+				if err != nil || json.Unmarshal(body, &alerts) != nil {
+					t.Errorf("alerts that can't be read: %s", body)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				for _, a := range alerts {
+					if k := a.Labels["gpu"] + " " + a.Labels["xid"]; came[k].IsZero() {
+						came[k] = time.Now()
+					}
+				}
+			}))
+			defer service.Close()
+			client := &http.Client{Transport: &http.Transport{}}
+			defer client.CloseIdleConnections()
+			pusher := push.New(quiet(t), client, []push.Target{{Name: "service", URL: service.URL}})
+			c := newCollector(t, collector.Options{See: pusher.See}, n.source)
+			ctx, cancel := context.WithCancel(context.Background())
+			var running sync.WaitGroup
+			running.Go(func() { pusher.Run(ctx) })
+			running.Go(func() {
+				if err := c.Run(ctx); err != nil {
+					t.Errorf("run: %v", err)
+				}
+			})
+			defer running.Wait()
+			defer cancel()
+			wantSoon(t, func() bool { return n.do("watches") > 0 }, "watches")
+			time.Sleep(200 * time.Millisecond)
+
+			went := map[string]time.Time{}
+			r := rand.New(rand.NewPCG(3, 4))
+			// Codes outside the catalogue are told of, too, and there are many.
+			for i := range tc.events {
+				k := fmt.Sprintf("%d %d", i%8, 500+i)
+				went[k] = time.Now()
+				n.do("xid %d %d 0 0", i%8, 500+i)
+				time.Sleep(time.Duration(r.IntN(100)) * time.Millisecond)
+			}
+			wantSoon(t, func() bool {
+				mu.Lock()
+				defer mu.Unlock()
+				return len(came) >= tc.events
+			}, "alerts")
+			mu.Lock()
+			defer mu.Unlock()
+			var took []time.Duration
+			for k, at := range went {
+				if !came[k].IsZero() {
+					took = append(took, came[k].Sub(at))
+				}
+			}
+			slices.Sort(took)
+			p99 := took[len(took)*99/100]
+			t.Logf("median %v, p99 %v", took[len(took)/2], p99)
+			if p99 > tc.limit {
+				t.Errorf("p99 %v, want at most %v", p99, tc.limit)
+			}
+		})
+	}
+}
+
+func wantSoon(t *testing.T, what func() bool, name string) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if what() {
+			return
+		}
+	}
+	t.Fatalf("no %s after 20s", name)
+}

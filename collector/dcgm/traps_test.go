@@ -1,0 +1,296 @@
+//go:build cgo && linux
+
+package dcgm_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"stoker.dev/stoker/collector"
+	"stoker.dev/stoker/collector/dcgm"
+	"stoker.dev/stoker/internal/fleet"
+)
+
+// What libdcgm does that nobody would expect, as it was measured.
+
+func TestTrap_AValueWhoseStatusIsBadIsNone(t *testing.T) {
+	n := newNode(t, dcgm.Options{})
+	n.do("set 1 0 150 e -13")
+	got := n.collect()
+	if v, ok := value(got, 0, "", "DCGM_FI_DEV_GPU_TEMP"); ok {
+		t.Errorf("a temperature of %v", v)
+	}
+	if _, ok := value(got, 1, "", "DCGM_FI_DEV_GPU_TEMP"); !ok {
+		t.Error("the other GPU's has gone, too")
+	}
+}
+
+func TestTrap_BlanksAreRangesOfTheirType(t *testing.T) {
+	n := newNode(t, dcgm.Options{})
+	n.do("set 1 0 156 i 2147483634")          // a blank of 32 bits is a fine number of 64
+	n.do("set 1 1 156 i 9223372036854775794") // not supported
+	n.do("set 1 2 156 i 9223372036854775807") // a blank that nobody has named yet
+	n.do("set 1 0 155 d 140737488355329.0")   // not found
+	n.do("set 1 1 155 d nan")
+	got := n.collect()
+	const energy, power = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "DCGM_FI_DEV_POWER_USAGE"
+	if v, ok := value(got, 0, "", energy); !ok || v != 2147483634 {
+		t.Errorf("energy %v %v, want 2147483634", v, ok)
+	}
+	for gpu, field := range []string{power, energy, energy} {
+		if v, ok := value(got, gpu, "", field); ok {
+			t.Errorf("%s of GPU %d is %v, want none", field, gpu, v)
+		}
+	}
+	if v, ok := value(got, 1, "", power); ok {
+		t.Errorf("power that is not a number is %v, want none", v)
+	}
+}
+
+func TestTrap_TwoClientsOfOneEngine(t *testing.T) {
+	n := newNode(t, dcgm.Options{})
+	other := n.open(dcgm.Options{})
+	n.collect()
+	if _, err := collect(t, other); err != nil {
+		t.Errorf("the second client: %v", err)
+	}
+	n.close(n.source)
+	if got, err := collect(t, other); err != nil || len(got.Values) == 0 {
+		t.Errorf("after the first one has ended: %d values, %v", len(got.Values), err)
+	}
+}
+
+func TestTrap_GroupsThatTheEngineHasForgotten(t *testing.T) {
+	n := newNode(t, dcgm.Options{})
+	n.collect()
+	n.do("forget") // -5 NOT_CONFIGURED from now on
+	if got := n.collect(); len(got.Values) == 0 {
+		t.Error("nothing is read any more")
+	}
+}
+
+func TestTrap_AnotherMajorVersion(t *testing.T) {
+	n := newNode(t, dcgm.Options{})
+	n.do("version 3.3.9")
+	_, err := collect(t, n.source)
+	if err == nil || !strings.Contains(err.Error(), "the library is DCGM 4.6.0 and the engine 3.3.9: their major versions must be equal") {
+		t.Errorf("err = %v", err)
+	}
+	if n.do("held") != 0 {
+		t.Error("the connection was kept")
+	}
+}
+
+func TestTrap_XIDsTurnUpLateAndInAnyOrder(t *testing.T) {
+	n := newNode(t, dcgm.Options{})
+	n.collect()
+	start := time.Now()
+	time.Sleep(60 * time.Millisecond)
+	n.do("xid 0 31 0 0")
+	n.do("xid 0 43 10000 0")      // 10 ms ago
+	n.do("xid 0 13 20000 100000") // 20 ms ago, to be seen in 100 ms
+	got := n.collect()
+	if x := xids(got, 0); !slices.Equal(x, []int{31, 43}) {
+		t.Errorf("at first %v, want 31 and 43", x)
+	}
+	for _, e := range got.Events {
+		if e.At.Before(start) || e.At.After(got.At) {
+			t.Errorf("XID %d is of %v, want the time when it happened, between %v and %v", e.XID, e.At, start, got.At)
+		}
+	}
+	time.Sleep(110 * time.Millisecond)
+	if x := xids(n.collect(), 0); !slices.Equal(x, []int{13}) {
+		t.Errorf("then %v, want 13", x)
+	}
+	if x := xids(n.collect(), 0); len(x) != 0 {
+		t.Errorf("and then %v again", x)
+	}
+}
+
+func TestTrap_WhatIsNoXID(t *testing.T) {
+	n := newNode(t, dcgm.Options{})
+	n.collect()
+	n.do("xid 0 0 0 0")
+	n.do("xid 0 -1 0 0")
+	n.do("xid 0 9223372036854775792 0 0")
+	n.do("xid 0 4711 0 0") // above every list, but one
+	got := n.collect()
+	if x := xids(got, 0); !slices.Equal(x, []int{4711}) {
+		t.Errorf("told %v, want 4711 alone", x)
+	}
+	for _, v := range got.Values {
+		if v.Field == "DCGM_FI_DEV_XID_ERRORS" && !slices.Contains(v.Labels, fleet.Label{Name: "err_msg", Value: "Unknown Error"}) {
+			t.Errorf("4711 is called %v", v.Labels)
+		}
+	}
+}
+
+func TestTrap_TwoEqualXIDsAtOneTime(t *testing.T) {
+	n := newNode(t, dcgm.Options{})
+	c := newCollector(t, collector.Options{}, n.source)
+	page(t, c)
+	for range 20 { // the engine gives each a microsecond more
+		n.do("xid 0 31 0 0")
+	}
+	wantIn(t, page(t, c), count(0, 31, 20))
+}
+
+func TestTrap_HistoryIsNotCounted(t *testing.T) {
+	n := newNode(t, dcgm.Options{})
+	n.do("xid 0 63 60000000 0")
+	n.do("kernel 1 79 3600000000")
+	c := newCollector(t, collector.Options{}, n.source)
+	got := page(t, c)
+	wantIn(t, got, count(0, 63, 0), count(1, 79, 0), `err_code="79",err_msg="GPU has fallen off the bus"} 79`)
+}
+
+// TestTrap_TheKernelsRingIsReadAgain: by the engine when it starts, and by two runs of
+// the collector.
+func TestTrap_TheKernelsRingIsReadAgain(t *testing.T) {
+	n := newNode(t, dcgm.Options{})
+	o := collector.Options{State: t.TempDir() + "/state", BootID: "b"}
+	c := newCollector(t, o, n.source)
+	page(t, c)
+	n.do("kernel 1 79 0")
+	n.do("kernel 2 120 0")
+	wantIn(t, page(t, c), count(1, 79, 1), count(2, 120, 1))
+	n.close(n.source)
+
+	n.do("kernel 4 79 0") // while nobody looks
+	n.do("jitter -211")
+	n.do("die")
+	n.do("start")
+	next := n.open(dcgm.Options{})
+	c = newCollector(t, o, next)
+	wantIn(t, page(t, c), count(1, 79, 1), count(2, 120, 1), count(4, 79, 1))
+	n.do("die")
+	n.do("jitter 1500")
+	n.do("start")
+	wantIn(t, page(t, c), count(1, 79, 1), count(2, 120, 1), count(4, 79, 1))
+	n.close(next)
+
+	last := n.open(dcgm.Options{})
+	wantIn(t, page(t, newCollector(t, o, last)), count(1, 79, 1), count(2, 120, 1), count(4, 79, 1))
+}
+
+func TestTrap_HealthOfALostGPU(t *testing.T) {
+	n := newNode(t, dcgm.Options{})
+	n.do("health 3 16 20 41")
+	n.do("health 3 2 10 7")
+	rows := func(s *fleet.Samples) (out []string) {
+		for _, v := range s.Values {
+			if v.Field == "DCGM_EXP_GPU_HEALTH_STATUS" && s.GPUs[v.GPU].Index == 3 {
+				for _, l := range v.Labels {
+					if l.Name == "health_watch" && v.Value > 0 {
+						out = append(out, l.Value)
+					}
+				}
+			}
+		}
+		return out
+	}
+	if got := rows(n.collect()); !slices.Equal(got, []string{"NVLINK", "MEM"}) {
+		t.Errorf("found %v, want NVLINK and MEM", got)
+	}
+	n.do("lose 3")
+	got := n.collect()
+	for _, v := range got.Values {
+		if v.Field == "DCGM_EXP_GPU_HEALTH_STATUS" && got.GPUs[v.GPU].Index == 3 {
+			t.Fatal("a lost GPU has a health")
+		}
+	}
+}
+
+// TestTrap_AnEngineThatAsksTheDriverNothing: after a 119 of one GPU every value of all
+// GPUs is blank, though the engine calls all of them well.
+func TestTrap_AnEngineThatAsksTheDriverNothing(t *testing.T) {
+	n := newNode(t, dcgm.Options{})
+	n.collect()
+	n.do("kernel 5 119 0")
+	got := n.collect()
+	if x := xids(got, 5); !slices.Equal(x, []int{119}) {
+		t.Errorf("told %v, want the 119", x)
+	}
+	for _, g := range got.GPUs {
+		if g.Up != fleet.Unknown || g.UUID == "" {
+			t.Errorf("GPU %d is %+v, want that nothing is known but who it is", g.Index, g)
+		}
+	}
+	wantLine(t, n.source, `stoker_dcgm_state{state="silent"} 1`)
+	events := &fleet.Samples{At: time.Now()}
+	if err := n.source.CollectEvents(t.Context(), events); err != nil {
+		t.Fatal(err)
+	}
+	if g := gpu(t, events, 0); g.Up != fleet.Unknown {
+		t.Errorf("between two readings of values GPU 0 is %v", g.Up)
+	}
+	n.do("blank 0")
+	if g := gpu(t, n.collect(), 0); g.Up != fleet.True {
+		t.Errorf("with values again GPU 0 is %v", g.Up)
+	}
+	wantLine(t, n.source, `stoker_dcgm_state{state="ok"} 1`)
+}
+
+func TestTrap_TheDriverIsDetachedAndAttached(t *testing.T) {
+	n := newNode(t, dcgm.Options{})
+	n.collect()
+	n.do("detach")
+	for range 2 {
+		if _, err := collect(t, n.source); err == nil || !strings.Contains(err.Error(), "GPUs are detached (-67)") {
+			t.Errorf("err = %v, want that they are detached", err)
+		}
+	}
+	wantLine(t, n.source, `stoker_dcgm_state{state="detached"} 1`)
+	n.do("attach")
+	got := n.collect()
+	if _, ok := value(got, 7, "", "DCGM_FI_DEV_GPU_TEMP"); !ok || gpu(t, got, 7).Up != fleet.True {
+		t.Error("after the driver was attached GPU 7 is not read")
+	}
+}
+
+func TestTrap_TheEngineWakesUsUp(t *testing.T) {
+	n := newNode(t, dcgm.Options{})
+	n.collect()
+	n.do("xid 6 48 0 0")
+	select {
+	case <-n.source.Wake():
+	case <-time.After(5 * time.Second):
+		t.Fatal("nobody was woken up")
+	}
+	got := &fleet.Samples{At: time.Now()}
+	if err := n.source.CollectEvents(t.Context(), got); err != nil {
+		t.Fatal(err)
+	}
+	if x := xids(got, 6); !slices.Equal(x, []int{48}) {
+		t.Errorf("told %v, want the 48", x)
+	}
+	if len(got.Values) != 0 || n.do("latest-calls") != 1 {
+		t.Error("values were read for an event")
+	}
+}
+
+// TestTrap_NumbersMoveWhenAGPUIsGone: an engine that starts without one GPU counts the
+// others anew.
+func TestTrap_NumbersMoveWhenAGPUIsGone(t *testing.T) {
+	n := newNode(t, dcgm.Options{})
+	before := n.collect()
+	n.do("die")
+	n.do("gone 3")
+	n.do("start")
+	got := n.collect()
+	if len(got.GPUs) != 8 {
+		t.Fatalf("%d GPUs, want the 7 that are there and the one that is not", len(got.GPUs))
+	}
+	for _, was := range before.GPUs {
+		i := slices.IndexFunc(got.GPUs, func(g fleet.SampledGPU) bool { return g.UUID == was.UUID })
+		if i < 0 {
+			t.Errorf("%s is not listed any more", was.UUID)
+			continue
+		}
+		if up := got.GPUs[i].Up; up != fleet.TruthOf(was.Index != 3) {
+			t.Errorf("%s, once GPU %d, is up: %v", was.UUID, was.Index, up)
+		}
+	}
+}
