@@ -2,6 +2,7 @@ package collector
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -34,6 +35,8 @@ type book struct {
 	bootID  string
 	gpus    []*gpu // by index, then key
 	version uint64 // grows with everything that must survive a restart
+	// late is, by source, how much later an event may have been dated than it happened.
+	late map[string]time.Duration
 }
 
 // A gpu is one whole GPU. MIG instances are not told apart here.
@@ -63,21 +66,53 @@ type state struct {
 type counter struct {
 	code  int
 	total uint64
-	last  time.Time // event time of the newest
-	marks []mark    // by time, newest last; at most maxMarks
+	last  time.Time         // event time of the newest
+	marks []mark            // by time, newest last; at most maxMarks
+	seen  map[string]uint64 // by source; an event that two tell of is in both
 }
 
 // A mark is one event that was counted.
 type mark struct {
-	XID int   `json:"xid"`
-	At  int64 `json:"at"` // ns since 1970
+	XID int      `json:"xid"`
+	At  int64    `json:"at"`           // ns since 1970
+	By  []teller `json:"by,omitempty"` // who told of it; never changed in place
 }
 
-func newBook(node string, sources int) *book { return &book{node: node, sources: sources} }
+// A teller is a source that told of an event, and its time for it.
+type teller struct {
+	Source string `json:"source"`
+	At     int64  `json:"at"` // ns since 1970
+}
+
+// of returns the time that a source has for the event.
+func (m *mark) of(source string) (at int64, ok bool) {
+	for _, t := range m.By {
+		if t.Source == source {
+			return t.At, true
+		}
+	}
+	return 0, false
+}
+
+func newBook(node string, sources int) *book {
+	return &book{node: node, sources: sources, late: map[string]time.Duration{}}
+}
 
 // gpuKey tells GPUs apart: by UUID, and by what there is where a source has none.
 func gpuKey(g fleet.SampledGPU) string {
-	return cmp.Or(g.UUID, g.PCI, "gpu "+strconv.Itoa(g.Index))
+	return cmp.Or(g.UUID, busID(g.PCI), "gpu "+strconv.Itoa(g.Index))
+}
+
+// busID writes an address as DCGM does, whoever wrote it.
+func busID(s string) string {
+	if s == "" {
+		return ""
+	}
+	p, err := xid.ParsePCI(s)
+	if err != nil {
+		return s
+	}
+	return p.BusID()
 }
 
 // list takes in the GPUs that source i sees and returns the slot of each, -1 for one
@@ -110,6 +145,9 @@ func (b *book) find(g fleet.SampledGPU, now time.Time) *gpu {
 			return have
 		}
 	}
+	if have := b.alias(g); have != nil {
+		return have
+	}
 	slot := len(b.gpus)
 	if slot >= maxGPUs {
 		// The one that nobody has listed for longest makes room, if all listed it before now.
@@ -131,6 +169,25 @@ func (b *book) find(g fleet.SampledGPU, now time.Time) *gpu {
 	return added
 }
 
+// alias returns the GPU that a source means which knows it by its address or number
+// alone, or that others knew so before g told who it is.
+func (b *book) alias(g fleet.SampledGPU) *gpu {
+	pci := busID(g.PCI)
+	for _, have := range b.gpus {
+		same := pci != "" && busID(have.pci) == pci || have.pci == "" && have.uuid == "" && have.index == g.Index
+		switch {
+		case !same || g.UUID != "" && have.uuid != "":
+		case g.UUID == "":
+			return have // who knows less changes nothing
+		default:
+			have.key = g.UUID
+			b.identify(have, g)
+			return have
+		}
+	}
+	return nil
+}
+
 // identify takes over what a source says of who a GPU is. What is lost is not asked:
 // it may come without its address.
 func (b *book) identify(have *gpu, g fleet.SampledGPU) {
@@ -146,7 +203,11 @@ func (b *book) identify(have *gpu, g fleet.SampledGPU) {
 
 func (b *book) label(g *gpu) {
 	dst := appendLabel(nil, "node", b.node)
-	dst = appendLabel(append(dst, ','), "gpu", strconv.Itoa(g.index))
+	index := ""
+	if g.index >= 0 {
+		index = strconv.Itoa(g.index)
+	}
+	dst = appendLabel(append(dst, ','), "gpu", index)
 	dst = appendLabel(append(dst, ','), "UUID", g.uuid)
 	g.labels = string(appendLabel(append(dst, ','), "pci_bus_id", g.pci))
 	g.stale = true
@@ -158,9 +219,9 @@ func (b *book) sort() {
 	})
 }
 
-// count counts an event unless it was counted before. It returns false for ok when
-// the event names no GPU of s or no XID, or there is no room for its GPU.
-func (b *book) count(s *fleet.Samples, e fleet.XIDEvent) (counted, ok bool) {
+// count counts an event that a source told of, unless it was counted before. It returns
+// false for ok when the event names no GPU of s or no XID, or there is no room for its GPU.
+func (b *book) count(source string, s *fleet.Samples, e fleet.XIDEvent) (counted, ok bool) {
 	if e.XID <= 0 || e.GPU < 0 || e.GPU >= len(s.GPUs) {
 		return false, false
 	}
@@ -172,7 +233,17 @@ func (b *book) count(s *fleet.Samples, e fleet.XIDEvent) (counted, ok bool) {
 		e.At = s.At
 	}
 	c := g.counter(e.XID)
-	if !c.mark(mark{e.XID, e.At.UnixNano()}) {
+	news := c.mark(source, mark{XID: e.XID, At: e.At.UnixNano()}, b.late)
+	if news == known {
+		return false, true
+	}
+	if c.seen == nil {
+		c.seen = map[string]uint64{}
+	}
+	c.seen[source]++
+	g.stale = true
+	b.version++
+	if news == another {
 		return false, true
 	}
 	c.total++
@@ -180,8 +251,6 @@ func (b *book) count(s *fleet.Samples, e fleet.XIDEvent) (counted, ok bool) {
 	if at := earlier(e.At, s.At); at.After(c.last) {
 		c.last = at
 	}
-	g.stale = true
-	b.version++
 	return true, true
 }
 
@@ -211,35 +280,75 @@ func (g *gpu) counter(code int) *counter {
 	return c
 }
 
-// mark remembers an event and reports whether it is new. When all marks are in use,
-// what is older than the oldest counts as told before: it can't be looked up, and a
-// counter that is too low is better than one that grows by history.
-func (c *counter) mark(m mark) bool {
-	var near int64
-	if toldTwice(m.XID) {
-		near = int64(sameEvent)
-	}
+// What an event is when it is told.
+const (
+	known   = iota // the source has told of it before
+	another        // another source has
+	fresh
+)
+
+// mark remembers an event and says what it is. When all marks are in use, what is older
+// than the oldest counts as told before: it can't be looked up, and a counter that is too
+// low is better than one that grows by history.
+//
+// One source tells two events apart by their times. Two sources date one event
+// differently, so that each mark takes the nearest event of each other source.
+func (c *counter) mark(source string, m mark, late map[string]time.Duration) int {
 	i, _ := slices.BinarySearchFunc(c.marks, m, func(x, y mark) int { return cmp.Compare(x.At, y.At) })
-	for k := i - 1; k >= 0 && m.At-c.marks[k].At <= near; k-- {
-		if c.marks[k].XID == m.XID {
+	partner, distance := -1, int64(0)
+	look := func(k int) (near bool) {
+		x := &c.marks[k]
+		d := m.At - x.At
+		if x.XID != m.XID {
 			return false
 		}
+		if at, ok := x.of(source); ok {
+			own := m.At - at
+			return own == 0 || toldTwice(m.XID) && max(own, -own) <= int64(sameEvent)
+		}
+		if len(x.By) == 0 {
+			return d == 0 // of a file that does not say who told of it
+		}
+		// The new one may be dated late by its source, the old one by any of its own.
+		before := int64(sameEvent + late[source])
+		after := int64(sameEvent)
+		for _, by := range x.By {
+			after = max(after, int64(sameEvent+late[by.Source]))
+		}
+		if d <= before && -d <= after && (partner < 0 || max(d, -d) < distance) {
+			partner, distance = k, max(d, -d)
+		}
+		return false
 	}
-	for k := i; k < len(c.marks) && c.marks[k].At-m.At <= near; k++ {
-		if c.marks[k].XID == m.XID {
-			return false
+	reach := int64(sameEvent)
+	for _, d := range late {
+		reach = max(reach, int64(sameEvent+d))
+	}
+	for k := i - 1; k >= 0 && m.At-c.marks[k].At <= reach; k-- {
+		if look(k) {
+			return known
 		}
 	}
+	for k := i; k < len(c.marks) && c.marks[k].At-m.At <= reach; k++ {
+		if look(k) {
+			return known
+		}
+	}
+	if partner >= 0 {
+		c.marks[partner].By = append(slices.Clone(c.marks[partner].By), teller{source, m.At})
+		return another
+	}
+	m.By = []teller{{source, m.At}}
 	if len(c.marks) >= maxMarks {
 		if i == 0 {
-			return false
+			return known
 		}
 		copy(c.marks, c.marks[1:i])
 		c.marks[i-1] = m
-		return true
+		return fresh
 	}
 	c.marks = slices.Insert(c.marks, i, m)
-	return true
+	return fresh
 }
 
 // view returns what a page shows of the GPUs.
@@ -253,7 +362,11 @@ func (b *book) view() []gpuView {
 				if c.code != 0 {
 					name = strconv.Itoa(c.code)
 				}
-				g.shown[i] = codeView{string(appendLabel([]byte(g.labels+","), "xid", name)), c.total, c.last}
+				labels := string(appendLabel([]byte(g.labels+","), "xid", name))
+				g.shown[i] = codeView{labels: labels, total: c.total, last: c.last}
+				for _, source := range slices.Sorted(maps.Keys(c.seen)) {
+					g.shown[i].seen = append(g.shown[i].seen, seenView{string(appendLabel([]byte(labels+","), "source", source)), c.seen[source]})
+				}
 			}
 			g.stale = false
 		}

@@ -251,9 +251,9 @@ func TestNothingIsLostAndNothingCountedTwice(t *testing.T) {
 					// The other source puts it up to a second aside.
 					other := e
 					other.At = other.At.Add(time.Duration(e.At.UnixNano()%1000) * time.Millisecond)
-					b.count(s, other)
+					b.count("s", s, other)
 				}
-				b.count(s, e)
+				b.count("s", s, e)
 			}
 			if b.version < before {
 				rt.Fatal("the version went back")

@@ -51,6 +51,10 @@ type EventTeller interface {
 	Wake() <-chan struct{}
 }
 
+// A Dater is a source that dates events by when it found them. Late is how much earlier
+// those of its last collection may have happened.
+type Dater interface{ Late() time.Duration }
+
 // A Closer is a source that has something to give back at the end. Nothing is asked of it
 // afterwards. Close returns when ctx ends at the latest.
 type Closer interface {
@@ -285,16 +289,22 @@ func (c *Collector) trip(i int, err error) {
 // maxSighted bounds what one collection may tell of at once; the rest is only counted.
 const maxSighted = 256
 
+// maxLate bounds how far apart two tellings of one event may lie.
+const maxLate = time.Minute
+
 // maxLines bounds what one collection may log of XIDs.
 const maxLines = 32
 
 // takeEvents counts what source i told. It logs one line for each GPU and XID, up to
 // a limit, so that a storm does not fill the log.
 func (c *Collector) takeEvents(i int, s *fleet.Samples) {
+	if d, ok := c.sources[i].(Dater); ok && len(s.Events) > 0 {
+		c.book.late[c.told[i].name] = min(d.Late(), maxLate)
+	}
 	type kind struct{ gpu, xid int }
 	fresh := map[kind]int{}
 	for _, e := range s.Events {
-		counted, ok := c.book.count(s, e)
+		counted, ok := c.book.count(c.told[i].name, s, e)
 		if !ok {
 			c.told[i].dropped++
 		}

@@ -11,21 +11,21 @@ import (
 	"stoker.dev/stoker/internal/fleet"
 )
 
-// A teller is a source with events of its own.
-type teller struct {
+// An eventful is a source with events of its own.
+type eventful struct {
 	agent
 	events func(ctx context.Context, into *fleet.Samples) error
 	wake   chan struct{}
 	closed int
 }
 
-func (t *teller) CollectEvents(ctx context.Context, into *fleet.Samples) error {
+func (t *eventful) CollectEvents(ctx context.Context, into *fleet.Samples) error {
 	return t.events(ctx, into)
 }
 
-func (t *teller) Wake() <-chan struct{} { return t.wake }
+func (t *eventful) Wake() <-chan struct{} { return t.wake }
 
-func (t *teller) Close(context.Context) error {
+func (t *eventful) Close(context.Context) error {
 	t.closed++
 	return nil
 }
@@ -51,7 +51,7 @@ func TestEventsAreLookedForApart(t *testing.T) {
 			}
 			return nil
 		}
-		src := &teller{wake: make(chan struct{}, 1)}
+		src := &eventful{wake: make(chan struct{}, 1)}
 		src.agent = agent{"s", func(_ context.Context, into *fleet.Samples) error {
 			collections++
 			into.Values = []fleet.Sample{{Field: "A", Value: 1}}

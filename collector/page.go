@@ -47,6 +47,13 @@ type codeView struct {
 	labels string
 	total  uint64
 	last   time.Time
+	seen   []seenView
+}
+
+// A seenView is how many of a counter's events one source has told of.
+type seenView struct {
+	labels string
+	total  uint64
 }
 
 // parts are the places of one family in each source that has it, in order of source.
@@ -189,6 +196,20 @@ func (v *view) appendPage(dst []byte, now time.Time) []byte {
 			if c := &v.gpus[i].codes[k]; !c.last.IsZero() {
 				dst = appendName(dst, "stoker_gpu_xid_last_event_timestamp_seconds", c.labels)
 				dst = append(appendSeconds(dst, c.last), '\n')
+			}
+		}
+	}
+	dst = unlessEmpty(dst, head, rows)
+
+	head = len(dst)
+	dst = appendHead(dst, "stoker_gpu_xid_seen_total", "counter",
+		"XID errors of the GPU by the source that told of them. One that two sources tell of is in both.")
+	rows = len(dst)
+	for i := range v.gpus {
+		for k := range v.gpus[i].codes {
+			for _, seen := range v.gpus[i].codes[k].seen {
+				dst = appendName(dst, "stoker_gpu_xid_seen_total", seen.labels)
+				dst = append(strconv.AppendUint(dst, seen.total, 10), '\n')
 			}
 		}
 	}

@@ -49,6 +49,8 @@ type stateCode struct {
 	Total uint64    `json:"total"`
 	Last  time.Time `json:"last"`
 	Marks []mark    `json:"marks"`
+	// Seen is by source; without it in files of earlier versions.
+	Seen map[string]uint64 `json:"seen,omitempty"`
 }
 
 const stateVersion = 1
@@ -130,7 +132,7 @@ func (f stateFile) book(sources int) (*book, error) {
 				return nil, fmt.Errorf("gpus[%d]: counter of XID %d is damaged", i, sc.Code)
 			}
 			c := g.counter(sc.Code)
-			c.total, c.last, c.marks = sc.Total, sc.Last, sc.Marks
+			c.total, c.last, c.marks, c.seen = sc.Total, sc.Last, sc.Marks, sc.Seen
 		}
 	}
 	return b, nil
@@ -149,7 +151,7 @@ func (c *Collector) save() {
 		sg := stateGPU{Index: g.index, UUID: g.uuid, PCI: g.pci}
 		for _, k := range g.codes {
 			if k.total > 0 {
-				sg.Codes = append(sg.Codes, stateCode{k.code, k.total, k.last, k.marks})
+				sg.Codes = append(sg.Codes, stateCode{k.code, k.total, k.last, k.marks, k.seen})
 			}
 		}
 		f.GPUs = append(f.GPUs, sg)

@@ -243,11 +243,11 @@ func TestUsage(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no source": {nil, "--source: none is given, there are: dcgm, file"},
+		"no source": {nil, "--source: none is given, there are: dcgm, file, kmsg"},
 		"all mistakes at once": {
 			[]string{"--source", "smi,smi", "--file", "x", "--listen", "9400", "--interval", "1ms", "--watchdog", "0", "--stale-after", "-1s", "--file-max-age", "-1s", "--log-format", "xml"},
-			`--source: "smi" is none of: dcgm, file
---source: "smi" is none of: dcgm, file
+			`--source: "smi" is none of: dcgm, file, kmsg
+--source: "smi" is none of: dcgm, file, kmsg
 --source: "smi" is given twice
 --file: only the source file reads it
 --listen: address 9400: missing port in address
@@ -299,7 +299,7 @@ func TestBootID(t *testing.T) {
 func TestNothingOfTheServiceIsLinkedIn(t *testing.T) {
 	const module = "stoker.dev/stoker/"
 	may := regexp.MustCompile(`^(collector(/[a-z]+)*|internal/fleet|internal/xid|cmd/stoker-collector)$`)
-	outside := regexp.MustCompile(`^(github\.com/prometheus/(client_golang|client_model|common)|github\.com/spf13/(cobra|pflag))(/|$)`)
+	outside := regexp.MustCompile(`^(github\.com/prometheus/(client_golang|client_model|common)|github\.com/spf13/(cobra|pflag)|golang\.org/x/sys)(/|$)`)
 	seen := map[string]bool{}
 	var follow func(pkg string)
 	follow = func(pkg string) {
@@ -343,7 +343,7 @@ func TestNothingOfTheServiceIsLinkedIn(t *testing.T) {
 		}
 	}
 	follow("cmd/stoker-collector")
-	for _, want := range []string{"collector", "collector/dcgm", "collector/exporter", "internal/fleet", "internal/xid"} {
+	for _, want := range []string{"collector", "collector/dcgm", "collector/exporter", "collector/kmsg", "internal/fleet", "internal/xid"} {
 		if !seen[want] {
 			t.Errorf("%s was not followed", want)
 		}

@@ -16,6 +16,7 @@ import (
 	"stoker.dev/stoker/collector"
 	"stoker.dev/stoker/collector/dcgm"
 	"stoker.dev/stoker/collector/exporter"
+	"stoker.dev/stoker/collector/kmsg"
 	"stoker.dev/stoker/collector/push"
 )
 
@@ -26,6 +27,7 @@ type settings struct {
 	sources    []string
 	file       string
 	dcgm       dcgm.Options
+	kmsg       kmsg.Options
 	fileMaxAge time.Duration
 	interval   time.Duration
 	watchdog   time.Duration
@@ -48,6 +50,7 @@ func (s *settings) flags(f *pflag.FlagSet) {
 	f.BoolVar(&s.dcgm.Embed, "dcgm-embed", false, "start an engine in this process where none answers")
 	f.StringSliceVar(&s.dcgm.Libraries, "dcgm-library", nil, "libdcgm to open; libdcgm.so.4, then .3, if empty")
 	f.DurationVar(&s.dcgm.XIDFor, "xid-show-for", 0, "for how long DCGM_FI_DEV_XID_ERRORS shows the last XID; 0 is for ever")
+	f.StringVar(&s.kmsg.Path, "kmsg-path", "/dev/kmsg", "the kernel's log that the source kmsg reads")
 	f.StringVar(&s.node, "node", os.Getenv("NODE_NAME"), "name of the node; the host's name if empty (env NODE_NAME)")
 	f.StringVar(&s.listen, "listen", ":9400", "address on which /metrics and /healthz are served")
 	f.DurationVar(&s.interval, "interval", 5*time.Second, "time between two readings of a source")
@@ -63,7 +66,7 @@ func (s *settings) flags(f *pflag.FlagSet) {
 }
 
 // sourceNames are the names that --source takes.
-const sourceNames = "dcgm, file"
+const sourceNames = "dcgm, file, kmsg"
 
 // sourceKinds are the same.
 var sourceKinds = strings.Split(sourceNames, ", ")
@@ -137,6 +140,9 @@ func (s *settings) open(log *slog.Logger) (out []collector.Source, own []func([]
 		case "dcgm":
 			d := dcgm.New(log, s.dcgm)
 			out, own = append(out, d), append(own, d.AppendPage)
+		case "kmsg":
+			k := kmsg.New(log, s.kmsg)
+			out, own = append(out, k), append(own, k.AppendPage)
 		case "file":
 			out = append(out, exporter.NewFile(log, s.file, exporter.FileOptions{MaxAge: s.fileMaxAge}))
 		}

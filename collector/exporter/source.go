@@ -26,6 +26,7 @@ type Source struct {
 	known    []fleet.SampledGPU  // whole GPUs ever shown, in order of sight; Up is False for lost ones
 	shown    map[string][]string // families of the last page that was believed, by UUID
 	prev     time.Time           // when that was read
+	late     time.Duration       // between the last two pages: what the second shows came in it
 	doubted  map[string][]string // families of the last page, if it was not believed
 	problems string              // that have been logged
 }
@@ -36,6 +37,9 @@ func newSource(log *slog.Logger, name string, fetch func(context.Context, time.T
 
 // Name returns what the source is called on the page.
 func (s *Source) Name() string { return s.name }
+
+// Late is the time between the last two pages: an event is dated by the second.
+func (s *Source) Late() time.Duration { return s.late }
 
 // Collect reads the page. On an error nothing of the page is used or remembered.
 func (s *Source) Collect(ctx context.Context, into *fleet.Samples) error {
@@ -60,6 +64,10 @@ func (s *Source) Collect(ctx context.Context, into *fleet.Samples) error {
 	evs, over := events(into.At, s.prev, rises, p.GPUs)
 	for i := range evs {
 		evs[i].Source = s.name
+	}
+	s.late = 0
+	if !s.prev.IsZero() {
+		s.late = into.At.Sub(s.prev)
 	}
 	s.shown, s.prev = families, into.At
 	into.GPUs = s.remember(p.GPUs)

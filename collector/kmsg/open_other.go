@@ -1,0 +1,17 @@
+//go:build !linux
+
+package kmsg
+
+import (
+	"errors"
+	"io"
+	"time"
+)
+
+func openLog(string) (io.ReadCloser, error) {
+	return nil, errors.New("the source kmsg reads the log of Linux alone")
+}
+
+func overrun(error) bool { return false }
+
+func clock() (time.Time, time.Duration) { return time.Now(), 0 }
