@@ -243,11 +243,11 @@ func TestUsage(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no source": {nil, "--source: none is given, there are: dcgm, file, kmsg"},
+		"no source": {nil, "--source: none is given, there are: dcgm, exporter, file, kmsg"},
 		"all mistakes at once": {
 			[]string{"--source", "smi,smi", "--file", "x", "--listen", "9400", "--interval", "1ms", "--watchdog", "0", "--stale-after", "-1s", "--file-max-age", "-1s", "--log-format", "xml"},
-			`--source: "smi" is none of: dcgm, file, kmsg
---source: "smi" is none of: dcgm, file, kmsg
+			`--source: "smi" is none of: dcgm, exporter, file, kmsg
+--source: "smi" is none of: dcgm, exporter, file, kmsg
 --source: "smi" is given twice
 --file: only the source file reads it
 --listen: address 9400: missing port in address

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"slices"
@@ -25,6 +26,7 @@ type settings struct {
 	node       string
 	listen     string
 	sources    []string
+	exporter   string
 	file       string
 	dcgm       dcgm.Options
 	kmsg       kmsg.Options
@@ -44,6 +46,7 @@ type settings struct {
 func (s *settings) flags(f *pflag.FlagSet) {
 	f.SortFlags = false
 	f.StringSliceVar(&s.sources, "source", nil, "where telemetry comes from: "+sourceNames+"; may be repeated")
+	f.StringVar(&s.exporter, "exporter", "http://localhost:9400/metrics", "address of the dcgm-exporter that the source exporter scrapes")
 	f.StringVar(&s.file, "file", "", "the page that the source file reads")
 	f.DurationVar(&s.fileMaxAge, "file-max-age", 0, "age over which the file no longer tells of the present; 0 is no limit")
 	f.StringSliceVar(&s.dcgm.Addresses, "dcgm-engine", nil, "where the source dcgm looks for an engine: host, host:port or the path of a socket; localhost:5555 and /tmp/nv-hostengine if empty; may be repeated")
@@ -66,7 +69,7 @@ func (s *settings) flags(f *pflag.FlagSet) {
 }
 
 // sourceNames are the names that --source takes.
-const sourceNames = "dcgm, file, kmsg"
+const sourceNames = "dcgm, exporter, file, kmsg"
 
 // sourceKinds are the same.
 var sourceKinds = strings.Split(sourceNames, ", ")
@@ -95,6 +98,9 @@ func (s *settings) validate() error {
 	}
 	if !slices.Contains(s.sources, "dcgm") && (len(s.dcgm.Addresses) > 0 || s.dcgm.Embed || len(s.dcgm.Libraries) > 0) {
 		bad("dcgm-engine", "only the source dcgm uses it, --dcgm-embed and --dcgm-library")
+	}
+	if err := exporter.ValidAddress(s.exporter); err != nil {
+		bad("exporter", "%v", err)
 	}
 	if _, _, err := net.SplitHostPort(s.listen); err != nil {
 		bad("listen", "%v", err)
@@ -143,6 +149,9 @@ func (s *settings) open(log *slog.Logger) (out []collector.Source, own []func([]
 		case "kmsg":
 			k := kmsg.New(log, s.kmsg)
 			out, own = append(out, k), append(own, k.AppendPage)
+		case "exporter":
+			// Not through a proxy: it is on this node.
+			out = append(out, exporter.NewHTTP(log, &http.Client{Transport: &http.Transport{IdleConnTimeout: idleTimeout}}, s.exporter))
 		case "file":
 			out = append(out, exporter.NewFile(log, s.file, exporter.FileOptions{MaxAge: s.fileMaxAge}))
 		}
