@@ -239,6 +239,8 @@ func TestRunNamesWhyItStops(t *testing.T) {
 
 func TestUsage(t *testing.T) {
 	ok := []string{"--source", "file", "--file", "x"}
+	fields := filepath.Join(t.TempDir(), "fields.csv")
+	writePage(t, fields, "DCGM_FI_DEV_GPU_TEMP, gauge, x\nDCGM_FI_DEV_NONE, gauge, x\nx\n")
 	for name, tc := range map[string]struct {
 		args []string
 		want string
@@ -258,10 +260,14 @@ func TestUsage(t *testing.T) {
 --log-format: "xml" is neither text nor json`,
 		},
 		"an engine nobody asks": {append(ok, "--dcgm-embed"), "--dcgm-engine: only the source dcgm uses it, --dcgm-embed and --dcgm-library"},
-		"no file":               {[]string{"--source", "file"}, "--file: the source file needs one"},
-		"stale at once":         {append(ok, "--stale-after", "1s"), "--stale-after: 1s is under the interval of 5s"},
-		"an unknown flag":       {append(ok, "--fiel", "y"), "unknown flag: --fiel"},
-		"a level that is not":   {append(ok, "--log-level", "loud"), `invalid argument "loud" for "--log-level" flag: slog: level string "loud": unknown name`},
+		"a list of fields that is wrong": {
+			[]string{"--source", "dcgm", "-f", fields, "-c", "-1"},
+			"--collect-interval: -1 is negative\n--collectors: " + fields + ": line 2: no field is called \"DCGM_FI_DEV_NONE\"\nline 3: 1 columns, want name, type and help",
+		},
+		"no file":             {[]string{"--source", "file"}, "--file: the source file needs one"},
+		"stale at once":       {append(ok, "--stale-after", "1s"), "--stale-after: 1s is under the interval of 5s"},
+		"an unknown flag":     {append(ok, "--fiel", "y"), "unknown flag: --fiel"},
+		"a level that is not": {append(ok, "--log-level", "loud"), `invalid argument "loud" for "--log-level" flag: slog: level string "loud": unknown name`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := run(t.Context(), tc.args, io.Discard, io.Discard)

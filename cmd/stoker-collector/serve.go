@@ -30,6 +30,7 @@ const (
 // serve collects and answers until ctx ends. It returns nil after an orderly stop.
 func serve(ctx context.Context, s settings, stderr io.Writer) error {
 	log := newLogger(s, stderr)
+	s.dropin.warn(log)
 	node, err := nodeName(s.node)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -29,6 +30,7 @@ type settings struct {
 	exporter   string
 	file       string
 	dcgm       dcgm.Options
+	dropin     dropin
 	kmsg       kmsg.Options
 	fileMaxAge time.Duration
 	interval   time.Duration
@@ -55,7 +57,8 @@ func (s *settings) flags(f *pflag.FlagSet) {
 	f.DurationVar(&s.dcgm.XIDFor, "xid-show-for", 0, "for how long DCGM_FI_DEV_XID_ERRORS shows the last XID; 0 is for ever")
 	f.StringVar(&s.kmsg.Path, "kmsg-path", "/dev/kmsg", "the kernel's log that the source kmsg reads")
 	f.StringVar(&s.node, "node", os.Getenv("NODE_NAME"), "name of the node; the host's name if empty (env NODE_NAME)")
-	f.StringVar(&s.listen, "listen", ":9400", "address on which /metrics and /healthz are served")
+	f.BoolVar(&s.dcgm.Compatible, "compatible", false, "leave the types of a list of fields as they are, as dcgm-exporter does, though some are wrong")
+	f.StringVar(&s.listen, "listen", cmp.Or(os.Getenv("DCGM_EXPORTER_LISTEN"), ":9400"), "address on which /metrics and /healthz are served")
 	f.DurationVar(&s.interval, "interval", 5*time.Second, "time between two readings of a source")
 	f.DurationVar(&s.watchdog, "watchdog", 10*time.Second, "how long a reading may take before its source counts as down")
 	f.DurationVar(&s.staleAfter, "stale-after", 0, "age over which values are not shown; 0 is twice the interval and the watchdog")
@@ -64,6 +67,7 @@ func (s *settings) flags(f *pflag.FlagSet) {
 	f.StringSliceVar(&s.push, "push", nil, "address of the service, told at once of XIDs, lost GPUs and failed health checks; may be repeated")
 	f.StringVar(&s.pushToken, "push-token-file", "", "bearer token for --push, such as a projected one of the service account")
 	f.StringSliceVar(&s.pushAM, "push-alertmanager", nil, "address of an Alertmanager that is told the same; may be repeated")
+	s.dropin.flags(f, &s.listen)
 	f.TextVar(&s.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	f.StringVar(&s.logFormat, "log-format", "text", "text or json")
 }
@@ -79,6 +83,10 @@ func (s *settings) validate() error {
 	var errs []error
 	bad := func(flag, format string, args ...any) {
 		errs = append(errs, fmt.Errorf("--%s: %s", flag, fmt.Sprintf(format, args...)))
+	}
+	usesDCGM := slices.Contains(s.sources, "dcgm")
+	if usesDCGM {
+		errs = append(errs, s.dropin.apply(&s.dcgm, &s.interval)...)
 	}
 	if len(s.sources) == 0 {
 		bad("source", "none is given, there are: %s", sourceNames)
@@ -96,7 +104,7 @@ func (s *settings) validate() error {
 	} else if !reads && s.file != "" {
 		bad("file", "only the source file reads it")
 	}
-	if !slices.Contains(s.sources, "dcgm") && (len(s.dcgm.Addresses) > 0 || s.dcgm.Embed || len(s.dcgm.Libraries) > 0) {
+	if !usesDCGM && (len(s.dcgm.Addresses) > 0 || s.dcgm.Embed || len(s.dcgm.Libraries) > 0) {
 		bad("dcgm-engine", "only the source dcgm uses it, --dcgm-embed and --dcgm-library")
 	}
 	if err := exporter.ValidAddress(s.exporter); err != nil {

@@ -55,16 +55,30 @@ func (t *thread) addHealth(into *fleet.Samples, places []place) error {
 	return nil
 }
 
-// codeName names an error of the health checks. Their list grows with every release, so
-// that a number says more than a wrong name.
-func codeName(code uint32) string { return "DCGM_FR_" + strconv.Itoa(int(code)) }
+// codeName names an error of the health checks. Their list grows with every release; a
+// number says more than a wrong name.
+func codeName(code uint32) string {
+	if name, ok := codeNames[code]; ok {
+		return "DCGM_FR_" + name
+	}
+	return "DCGM_FR_" + strconv.Itoa(int(code))
+}
 
-// xidWindow is for how long XIDs are counted in the family that dcgm-exporter has.
-const xidWindow = 5 * time.Minute
+// codeNames are those that the passive checks have.
+var codeNames = map[uint32]string{
+	3: "PCI_REPLAY_RATE", 4: "VOLATILE_DBE_DETECTED", 5: "VOLATILE_SBE_DETECTED", 6: "PENDING_PAGE_RETIREMENTS",
+	7: "RETIRED_PAGES_LIMIT", 8: "RETIRED_PAGES_DBE_LIMIT", 9: "CORRUPT_INFOROM", 10: "CLOCK_THROTTLE_THERMAL",
+	11: "POWER_UNREADABLE", 12: "CLOCK_THROTTLE_POWER", 13: "NVLINK_ERROR_THRESHOLD", 14: "NVLINK_DOWN",
+	15: "NVSWITCH_FATAL_ERROR", 16: "NVSWITCH_NON_FATAL_ERROR", 40: "THERMAL_VIOLATIONS", 41: "THERMAL_VIOLATIONS_TS",
+	42: "TEMP_VIOLATION", 43: "THROTTLING_VIOLATION", 70: "NVLINK_CRC_ERROR_THRESHOLD", 71: "NVLINK_ERROR_CRITICAL",
+	80: "ROW_REMAP_FAILURE", 81: "UNCONTAINED_ERROR", 83: "DBE_PENDING_PAGE_RETIREMENTS", 84: "UNCORRECTABLE_ROW_REMAP",
+	85: "PENDING_ROW_REMAP", 101: "XID_ERROR", 102: "SBE_VIOLATION", 103: "DBE_VIOLATION", 109: "SXID_ERROR",
+}
 
 // A window is what happened lately.
 type window struct {
-	all []windowed
+	width time.Duration
+	all   []windowed
 }
 
 type windowed struct {
@@ -73,7 +87,7 @@ type windowed struct {
 	ts     int64 // us since 1970
 }
 
-func newWindow() *window { return &window{} }
+func newWindow(width time.Duration) *window { return &window{width: width} }
 
 func (w *window) add(e GroupEntityPair, code int, ts int64) {
 	if len(w.all) < maxSeen {
@@ -83,7 +97,7 @@ func (w *window) add(e GroupEntityPair, code int, ts int64) {
 
 // counts returns how many of each code an entity had in the window that ends at now.
 func (w *window) counts(e GroupEntityPair, now time.Time) map[int]int {
-	from := now.Add(-xidWindow).UnixMicro()
+	from := now.Add(-w.width).UnixMicro()
 	out := map[int]int{}
 	kept := w.all[:0]
 	for _, x := range w.all {

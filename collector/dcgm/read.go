@@ -46,6 +46,9 @@ func (t *thread) read(j *job) error {
 	}
 	values := j.values
 	for _, f := range t.o.Fields {
+		if slices.Contains(notMade, f.Name) {
+			absent[absence{f.Name, "not made by this collector"}] = len(w.gpuEntities)
+		}
 		if f.Type != label {
 			values.Fields = append(values.Fields, fleet.Field{Name: f.Name, Type: f.Type, Help: f.Help})
 		}
@@ -446,7 +449,7 @@ func (t *thread) addXIDs(into *fleet.Samples, places []place) {
 	}
 	for at, p := range places {
 		base := slices.Clone(shown(t.labels[p.entity]))
-		base = append(base, fleet.Label{Name: "window_size_in_ms", Value: strconv.FormatInt(xidWindow.Milliseconds(), 10)})
+		base = append(base, fleet.Label{Name: "window_size_in_ms", Value: strconv.FormatInt(t.o.XIDWindow.Milliseconds(), 10)})
 		sums := t.window.counts(p.entity, into.At)
 		if len(sums) == 0 {
 			into.Values = append(into.Values, fleet.Sample{Field: counts, GPU: at, Labels: base})

@@ -61,12 +61,18 @@ type thread struct {
 	values Values
 	events Values
 	cut    int // events that there was no room for
+
+	listed  time.Time // when the list of fields was changed that was read last
+	listErr string    // what was wrong with it
 }
 
 func newThread(s *Source) *thread {
 	t := &thread{
 		s: s, o: &s.o, log: s.log, tape: newTape(s.o.Overlap), here: map[string]bool{},
-		labels: map[GroupEntityPair]labels{}, window: newWindow(),
+		labels: map[GroupEntityPair]labels{}, window: newWindow(s.o.XIDWindow),
+	}
+	if !t.o.Compatible {
+		t.o.Fields = Right(t.o.Fields)
 	}
 	s.mu.Lock()
 	t.known = slices.Clone(s.cursor.GPUs)
@@ -74,11 +80,46 @@ func newThread(s *Source) *thread {
 	return t
 }
 
+// reload reads the list of fields if it has changed.
+func (t *thread) reload() {
+	if t.o.FieldsFile == "" {
+		return
+	}
+	var fields []Field
+	info, err := os.Stat(t.o.FieldsFile)
+	if err == nil {
+		if info.ModTime().Equal(t.listed) {
+			return
+		}
+		fields, err = ReadFields(t.o.FieldsFile)
+	}
+	if err != nil {
+		if err.Error() != t.listErr {
+			t.log.Warn("list of fields can't be used, the one before stays in force", "err", err)
+		}
+		t.listErr = err.Error()
+		return
+	}
+	t.listed, t.listErr = info.ModTime(), ""
+	if !t.o.Compatible {
+		fields = Right(fields)
+	}
+	if !slices.Equal(fields, t.o.Fields) {
+		t.log.Info("fields are read from a list", "file", t.o.FieldsFile, "fields", len(fields))
+		t.o.Fields = fields
+		t.forget()
+		clear(t.labels)
+	}
+}
+
 // do is what a job asks for.
 func (t *thread) do(j *job) error {
 	defer t.s.during("")
 	t.at = j.at
 	t.begin(j.at)
+	if j.full {
+		t.reload()
+	}
 	for again := true; ; again = false {
 		if err := t.ready(); err != nil {
 			return err
