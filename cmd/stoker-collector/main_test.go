@@ -245,11 +245,11 @@ func TestUsage(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no source": {nil, "--source: none is given, there are: dcgm, exporter, file, kmsg"},
+		"no source": {nil, "--source: none is given, there are: dcgm, exporter, file, kmsg, nvml"},
 		"all mistakes at once": {
 			[]string{"--source", "smi,smi", "--file", "x", "--listen", "9400", "--interval", "1ms", "--watchdog", "0", "--stale-after", "-1s", "--file-max-age", "-1s", "--log-format", "xml"},
-			`--source: "smi" is none of: dcgm, exporter, file, kmsg
---source: "smi" is none of: dcgm, exporter, file, kmsg
+			`--source: "smi" is none of: dcgm, exporter, file, kmsg, nvml
+--source: "smi" is none of: dcgm, exporter, file, kmsg, nvml
 --source: "smi" is given twice
 --file: only the source file reads it
 --listen: address 9400: missing port in address
@@ -305,7 +305,7 @@ func TestBootID(t *testing.T) {
 func TestNothingOfTheServiceIsLinkedIn(t *testing.T) {
 	const module = "stoker.dev/stoker/"
 	may := regexp.MustCompile(`^(collector(/[a-z]+)*|internal/fleet|internal/xid|cmd/stoker-collector)$`)
-	outside := regexp.MustCompile(`^(github\.com/prometheus/(client_golang|client_model|common)|github\.com/spf13/(cobra|pflag)|golang\.org/x/sys)(/|$)`)
+	outside := regexp.MustCompile(`^(github\.com/prometheus/(client_golang|client_model|common)|github\.com/spf13/(cobra|pflag)|github\.com/NVIDIA/go-nvml|golang\.org/x/sys)(/|$)`)
 	seen := map[string]bool{}
 	var follow func(pkg string)
 	follow = func(pkg string) {

@@ -19,6 +19,7 @@ import (
 	"stoker.dev/stoker/collector/dcgm"
 	"stoker.dev/stoker/collector/exporter"
 	"stoker.dev/stoker/collector/kmsg"
+	"stoker.dev/stoker/collector/nvml"
 	"stoker.dev/stoker/collector/push"
 )
 
@@ -73,7 +74,7 @@ func (s *settings) flags(f *pflag.FlagSet) {
 }
 
 // sourceNames are the names that --source takes.
-const sourceNames = "dcgm, exporter, file, kmsg"
+const sourceNames = "dcgm, exporter, file, kmsg, nvml"
 
 // sourceKinds are the same.
 var sourceKinds = strings.Split(sourceNames, ", ")
@@ -154,6 +155,8 @@ func (s *settings) open(log *slog.Logger) (out []collector.Source, own []func([]
 		case "dcgm":
 			d := dcgm.New(log, s.dcgm)
 			out, own = append(out, d), append(own, d.AppendPage)
+		case "nvml":
+			out = append(out, nvml.New(log))
 		case "kmsg":
 			k := kmsg.New(log, s.kmsg)
 			out, own = append(out, k), append(own, k.AppendPage)

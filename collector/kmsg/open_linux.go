@@ -12,7 +12,11 @@ import (
 
 // openLog opens the log so that closing it ends a reading that waits.
 func openLog(path string) (io.ReadCloser, error) {
-	return os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
 }
 
 // overrun reports whether the kernel has dropped records before they were read. The next

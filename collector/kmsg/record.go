@@ -30,5 +30,5 @@ func parseRecord(line string) (record, error) {
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return record{}, errNotRecord
 	}
-	return record{int(priority >> 3), number, time.Duration(us) * time.Microsecond, text}, nil //nolint:gosec // of 31 and 53 bits
+	return record{int(priority >> 3), number, time.Duration(us) * time.Microsecond, text}, nil
 }

@@ -1,0 +1,280 @@
+//go:build cgo && linux
+
+package nvml
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"stoker.dev/stoker/internal/fleet"
+)
+
+// Bounds and times.
+const (
+	maxPending = 20_000
+	waitFor    = 500 * time.Millisecond // of one wait for events; the end comes so late at most
+)
+
+// A Source is the source nvml.
+type Source struct {
+	log  *slog.Logger
+	lib  nvml.Interface
+	jobs chan *job
+	stop chan struct{}
+	wake chan struct{}
+
+	start   sync.Once
+	ended   sync.Once
+	running sync.WaitGroup
+
+	mu      sync.Mutex
+	busy    string
+	pending []event
+	known   []fleet.SampledGPU // as they were when they were well, by index
+}
+
+type event struct {
+	gpu fleet.SampledGPU
+	xid int
+	at  time.Time
+}
+
+type job struct {
+	into  *fleet.Samples
+	reply chan error
+}
+
+// New returns a source over the library of the system, which is opened when it is asked.
+func New(log *slog.Logger) *Source { return newSource(log, nvml.New()) }
+
+func newSource(log *slog.Logger, lib nvml.Interface) *Source {
+	return &Source{
+		log: log.With("source", "nvml"), lib: lib,
+		jobs: make(chan *job), stop: make(chan struct{}), wake: make(chan struct{}, 1),
+	}
+}
+
+// Name returns what the source is called on the page.
+func (s *Source) Name() string { return "nvml" }
+
+// Wake returns a channel that can be read when an XID has come.
+func (s *Source) Wake() <-chan struct{} { return s.wake }
+
+// Collect reads everything, or gives up when ctx ends.
+func (s *Source) Collect(ctx context.Context, into *fleet.Samples) error {
+	s.start.Do(func() { s.running.Go(s.run) })
+	j := &job{into: &fleet.Samples{At: into.At}, reply: make(chan error, 1)}
+	var err error
+	select {
+	case s.jobs <- j:
+		select {
+		case err = <-j.reply:
+			if err == nil {
+				*into = *j.into
+			}
+		case <-ctx.Done():
+			err = s.overdue(ctx)
+		}
+	case <-s.stop:
+		err = errors.New("closed")
+	case <-ctx.Done():
+		err = s.overdue(ctx)
+	}
+	s.tell(into)
+	return err
+}
+
+// CollectEvents tells of XIDs alone, without asking the driver anything.
+func (s *Source) CollectEvents(_ context.Context, into *fleet.Samples) error {
+	s.tell(into)
+	return nil
+}
+
+func (s *Source) overdue(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.busy == "" {
+		return context.Cause(ctx)
+	}
+	return fmt.Errorf("the driver is %s: %w", s.busy, context.Cause(ctx))
+}
+
+func (s *Source) tell(into *fleet.Samples) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.pending {
+		at := -1
+		for i, g := range into.GPUs {
+			if g.UUID == e.gpu.UUID {
+				at = i
+			}
+		}
+		if at < 0 {
+			at = len(into.GPUs)
+			into.GPUs = append(into.GPUs, e.gpu)
+		}
+		into.Events = append(into.Events, fleet.XIDEvent{GPU: at, XID: e.xid, At: e.at, Source: "nvml"})
+	}
+	s.pending = nil
+}
+
+// Close ends both goroutines. A call that hangs is left to itself.
+func (s *Source) Close(ctx context.Context) error {
+	s.ended.Do(func() { close(s.stop) })
+	s.start.Do(func() {})
+	done := make(chan struct{})
+	go func() { s.running.Wait(); close(done) }()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return s.overdue(ctx)
+	}
+}
+
+func (s *Source) during(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.busy = what
+}
+
+// check makes an error of what a call returned.
+func check(call string, r nvml.Return) error {
+	if r == nvml.SUCCESS {
+		return nil
+	}
+	return fmt.Errorf("%s: %s", call, returnText(r))
+}
+
+// returnText is the library's text for a result, which it may have only when it is open.
+func returnText(r nvml.Return) string {
+	switch r {
+	case nvml.ERROR_LIBRARY_NOT_FOUND:
+		return "libnvidia-ml.so.1 is not there"
+	case nvml.ERROR_DRIVER_NOT_LOADED:
+		return "the driver is not loaded"
+	case nvml.ERROR_GPU_IS_LOST:
+		return "the GPU is lost"
+	case nvml.ERROR_NOT_SUPPORTED:
+		return "not supported"
+	}
+	return "result " + strconv.Itoa(int(r))
+}
+
+// run is the thread that asks for values.
+func (s *Source) run() {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	open := false
+	defer func() {
+		if open {
+			s.lib.Shutdown()
+		}
+	}()
+	// The waiting ends before the library is closed under it.
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	for {
+		select {
+		case <-s.stop:
+			return
+		case j := <-s.jobs:
+			var err error
+			if !open {
+				s.during("opening the library")
+				if err = check("nvmlInit", s.lib.Init()); err == nil {
+					open = true
+					waiting.Go(s.events)
+				}
+			}
+			if err == nil {
+				err = s.read(j.into)
+			}
+			s.during("")
+			j.reply <- err
+		}
+	}
+}
+
+// events waits for XIDs until the source is closed.
+func (s *Source) events() {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	set, r := s.lib.EventSetCreate()
+	if err := check("nvmlEventSetCreate", r); err != nil {
+		s.log.Warn("XIDs are not seen", "err", err)
+		return
+	}
+	defer set.Free()
+	registered := map[string]bool{}
+	for {
+		select {
+		case <-s.stop:
+			return
+		default:
+		}
+		s.register(set, registered)
+		data, r := set.Wait(uint32(waitFor.Milliseconds()))
+		switch {
+		case r == nvml.SUCCESS && data.EventType == nvml.EventTypeXidCriticalError:
+			s.found(data)
+		case r == nvml.SUCCESS || r == nvml.ERROR_TIMEOUT:
+		default:
+			// A lost GPU makes every wait fail at once.
+			select {
+			case <-s.stop:
+				return
+			case <-time.After(waitFor):
+			}
+		}
+	}
+}
+
+// register asks for the XIDs of GPUs that were not asked for before.
+func (s *Source) register(set nvml.EventSet, registered map[string]bool) {
+	s.mu.Lock()
+	known := s.known
+	s.mu.Unlock()
+	for _, g := range known {
+		if registered[g.UUID] {
+			continue
+		}
+		d, r := s.lib.DeviceGetHandleByUUID(g.UUID)
+		if r == nvml.SUCCESS {
+			r = d.RegisterEvents(nvml.EventTypeXidCriticalError, set)
+		}
+		if err := check("nvmlDeviceRegisterEvents", r); err != nil {
+			s.log.Debug("XIDs of a GPU are not seen", "gpu", g.Index, "err", err)
+			continue
+		}
+		registered[g.UUID] = true
+	}
+}
+
+func (s *Source) found(data nvml.EventData) {
+	now := time.Now()
+	uuid, r := data.Device.GetUUID()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r != nvml.SUCCESS || data.EventData == 0 || data.EventData > 99_999 || len(s.pending) >= maxPending {
+		return
+	}
+	for _, g := range s.known {
+		if g.UUID == uuid {
+			g.Up = fleet.Unknown
+			s.pending = append(s.pending, event{g, int(data.EventData), now})
+		}
+	}
+	select {
+	case s.wake <- struct{}{}:
+	default: // it is awake already
+	}
+}
