@@ -375,6 +375,15 @@ func (b *book) view() []gpuView {
 	return out
 }
 
+// known returns who the GPUs are.
+func (b *book) known() []fleet.SampledGPU {
+	out := make([]fleet.SampledGPU, len(b.gpus))
+	for i, g := range b.gpus {
+		out[i] = fleet.SampledGPU{Index: g.index, UUID: g.uuid, PCI: g.pci}
+	}
+	return out
+}
+
 func earlier(a, b time.Time) time.Time {
 	if a.Before(b) {
 		return a

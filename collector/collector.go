@@ -192,6 +192,10 @@ func (c *Collector) AppendPage(dst []byte, now time.Time) []byte {
 	return dst
 }
 
+// GPUs returns the whole GPUs that were seen in this boot, as far as it is known who they
+// are. It waits for nobody; the slice must not be changed.
+func (c *Collector) GPUs() []fleet.SampledGPU { return c.view.Load().known }
+
 // record takes in what source i told, or that it failed. It is called by the
 // goroutine that called the source's Collect, after it has returned.
 func (c *Collector) record(i int, a answer) {
@@ -338,6 +342,7 @@ func (c *Collector) publish() {
 		bootID:     c.book.bootID,
 		sources:    slices.Clone(c.told),
 		gpus:       c.book.view(),
+		known:      c.book.known(),
 		order:      merge(c.told),
 	})
 }

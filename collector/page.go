@@ -19,6 +19,7 @@ type view struct {
 	bootID     string
 	sources    []sourceView
 	gpus       []gpuView
+	known      []fleet.SampledGPU
 	order      []parts
 }
 

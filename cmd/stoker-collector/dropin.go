@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"stoker.dev/stoker/collector/dcgm"
+	"stoker.dev/stoker/collector/pods"
 )
 
 // A dropin is the part of dcgm-exporter's command line that is understood here, so that
@@ -20,6 +21,8 @@ type dropin struct {
 	intervalMS int
 	engine     string
 	windowMS   int
+	kubernetes bool
+	pods       pods.Options
 	ignored    []string // flags that were given and have no effect
 
 	badEnv []error
@@ -36,9 +39,14 @@ func (d *dropin) flags(f *pflag.FlagSet, listen *string) {
 		"the same as --dcgm-engine (env DCGM_REMOTE_HOSTENGINE_INFO)")
 	f.IntVarP(&d.windowMS, "xid-count-window-size", "x", d.number("DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE"),
 		"milliseconds for which DCGM_EXP_XID_ERRORS_COUNT counts, 300000 if 0 (env DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE)")
+	f.BoolVarP(&d.kubernetes, "kubernetes", "k", d.yes("DCGM_EXPORTER_KUBERNETES"),
+		"show which pods have which GPUs (env DCGM_EXPORTER_KUBERNETES)")
+	f.StringVar(&d.pods.Socket, "pod-resources-kubelet-socket", os.Getenv("DCGM_POD_RESOURCES_KUBELET_SOCKET"),
+		"the kubelet's socket; /var/lib/kubelet/pod-resources/kubelet.sock if empty (env DCGM_POD_RESOURCES_KUBELET_SOCKET)")
+	f.StringSliceVar(&d.pods.Resources, "nvidia-resource-names", split(os.Getenv("NVIDIA_RESOURCE_NAMES")),
+		"names of resources that are GPUs beside nvidia.com/gpu and nvidia.com/mig-* (env NVIDIA_RESOURCE_NAMES)")
 	// What has no effect is accepted, and said in the log.
 	for _, x := range []struct{ name, short string }{
-		{"kubernetes", "k"},
 		{"kubernetes-enable-pod-labels", ""},
 		{"kubernetes-enable-pod-uid", ""},
 		{"kubernetes-virtual-gpus", ""},
@@ -64,9 +72,7 @@ func (d *dropin) flags(f *pflag.FlagSet, listen *string) {
 		{"configmap-data", "m"},
 		{"clock-events-count-window-size", ""},
 		{"dcgm-log-level", ""},
-		{"pod-resources-kubelet-socket", ""},
 		{"hpc-job-mapping-dir", ""},
-		{"nvidia-resource-names", ""},
 		{"gpu-bind-unbind-poll-interval", ""},
 	} {
 		f.StringP(x.name, x.short, "", "")
@@ -103,6 +109,23 @@ func (d *dropin) number(name string) int {
 		d.badEnv = append(d.badEnv, fmt.Errorf("%s: %q is no number", name, text))
 	}
 	return n
+}
+
+// yes reads a variable of the environment that says yes or no.
+func (d *dropin) yes(name string) bool {
+	text := strings.TrimSpace(os.Getenv(name))
+	if text == "" {
+		return false
+	}
+	yes, err := strconv.ParseBool(text)
+	if err != nil {
+		d.badEnv = append(d.badEnv, fmt.Errorf("%s: %q is neither true nor false", name, text))
+	}
+	return yes
+}
+
+func split(list string) []string {
+	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
 // apply makes our settings of them, and returns what is wrong.

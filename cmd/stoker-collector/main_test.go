@@ -305,7 +305,7 @@ func TestBootID(t *testing.T) {
 func TestNothingOfTheServiceIsLinkedIn(t *testing.T) {
 	const module = "stoker.dev/stoker/"
 	may := regexp.MustCompile(`^(collector(/[a-z]+)*|internal/fleet|internal/xid|cmd/stoker-collector)$`)
-	outside := regexp.MustCompile(`^(github\.com/prometheus/(client_golang|client_model|common)|github\.com/spf13/(cobra|pflag)|github\.com/NVIDIA/go-nvml|golang\.org/x/sys)(/|$)`)
+	outside := regexp.MustCompile(`^(github\.com/prometheus/(client_golang|client_model|common)|github\.com/spf13/(cobra|pflag)|google\.golang\.org/grpc|k8s\.io/kubelet|github\.com/NVIDIA/go-nvml|golang\.org/x/sys)(/|$)`)
 	seen := map[string]bool{}
 	var follow func(pkg string)
 	follow = func(pkg string) {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"stoker.dev/stoker/collector"
+	"stoker.dev/stoker/collector/pods"
 	"stoker.dev/stoker/collector/push"
 )
 
@@ -46,7 +47,13 @@ func serve(ctx context.Context, s settings, stderr io.Writer) error {
 	pusher := push.New(log, telling, s.targets())
 	sources, own := s.open(log)
 	own = append(own, pusher.AppendPage)
-	c, err := collector.New(log, node, sources, collector.Options{
+	var c *collector.Collector
+	lister := pods.New(log, s.dropin.pods)
+	if s.dropin.kubernetes {
+		own = append(own, func(dst []byte) []byte { return lister.AppendPage(dst, node, c.GPUs()) })
+	}
+	own = append(own, appendProcess)
+	c, err = collector.New(log, node, sources, collector.Options{
 		BootID: boot, Interval: s.interval, Watchdog: s.watchdog, StaleAfter: s.staleAfter, State: s.state,
 		See: pusher.See, Own: func(dst []byte) []byte {
 			for _, add := range own {
@@ -82,8 +89,16 @@ func serve(ctx context.Context, s settings, stderr io.Writer) error {
 	}()
 	pushed := make(chan struct{})
 	go func() { defer close(pushed); pusher.Run(ctx) }()
+	listed := make(chan struct{})
+	go func() {
+		defer close(listed)
+		if s.dropin.kubernetes {
+			lister.Run(ctx)
+		}
+	}()
 	runErr := c.Run(ctx) // returns once ctx has ended, in bounded time
 	<-pushed
+	<-listed
 	log.Info("stopping", "cause", context.Cause(ctx).Error())
 	stopping, done := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer done()

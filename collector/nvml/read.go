@@ -175,7 +175,7 @@ func busID(pci nvml.PciInfo) string {
 		if c == 0 {
 			break
 		}
-		b.WriteByte(byte(c)) //nolint:gosec // a character
+		b.WriteByte(byte(c))
 	}
 	if b.Len() > 0 {
 		return b.String()

@@ -156,17 +156,17 @@ func check(call string, r nvml.Return) error {
 
 // returnText is the library's text for a result, which it may have only when it is open.
 func returnText(r nvml.Return) string {
-	switch r {
-	case nvml.ERROR_LIBRARY_NOT_FOUND:
-		return "libnvidia-ml.so.1 is not there"
-	case nvml.ERROR_DRIVER_NOT_LOADED:
-		return "the driver is not loaded"
-	case nvml.ERROR_GPU_IS_LOST:
-		return "the GPU is lost"
-	case nvml.ERROR_NOT_SUPPORTED:
-		return "not supported"
+	if text, ok := returnTexts[r]; ok {
+		return text
 	}
 	return "result " + strconv.Itoa(int(r))
+}
+
+var returnTexts = map[nvml.Return]string{
+	nvml.ERROR_LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 is not there",
+	nvml.ERROR_DRIVER_NOT_LOADED: "the driver is not loaded",
+	nvml.ERROR_GPU_IS_LOST:       "the GPU is lost",
+	nvml.ERROR_NOT_SUPPORTED:     "not supported",
 }
 
 // run is the thread that asks for values.
@@ -176,7 +176,7 @@ func (s *Source) run() {
 	open := false
 	defer func() {
 		if open {
-			s.lib.Shutdown()
+			_ = s.lib.Shutdown() // there is nothing left to do about it
 		}
 	}()
 	// The waiting ends before the library is closed under it.
@@ -213,7 +213,7 @@ func (s *Source) events() {
 		s.log.Warn("XIDs are not seen", "err", err)
 		return
 	}
-	defer set.Free()
+	defer func() { _ = set.Free() }() // there is nothing left to do about it
 	registered := map[string]bool{}
 	for {
 		select {
