@@ -7,7 +7,7 @@ TOOLS  := go tool -modfile=internal/tools/go.mod
 # The discovery of clouds' targets is most of what promtool is made of; no rule needs it.
 PROMTOOL := GOFLAGS="$(GOFLAGS) -tags=remove_all_sd" $(TOOLS) promtool
 
-.PHONY: demo build test unit e2e e2e-programs console storm lint fmt generate bench vuln ci demo-report clean
+.PHONY: demo build test unit e2e e2e-programs console storm lint fmt generate bench bench-collector vuln ci demo-report clean
 
 demo: ## eight simulated nodes, three faults, about two minutes
 	@go build -o bin/stoker ./cmd/stoker
@@ -52,6 +52,10 @@ generate: ## everything that is generated and committed
 
 bench:
 	go test -run '^$$' -bench . -benchmem ./...
+
+bench-collector: ## what the node agent costs, over the fake library and eight GPUs
+	go test -run '^$$' -bench 'Program' -benchtime 1x ./cmd/stoker-collector
+	go test -run '^$$' -bench . -benchmem ./collector
 
 vuln: ## known vulnerabilities; needs the vulnerability database
 	$(TOOLS) govulncheck ./...

@@ -46,7 +46,7 @@ type process struct {
 }
 
 // start starts the program and waits until it serves.
-func start(t *testing.T, args ...string) *process {
+func start(t testing.TB, args ...string) *process {
 	t.Helper()
 	p := &process{Cmd: exec.Command(os.Args[0], append(args, "--listen", "127.0.0.1:0")...), log: new(bytes.Buffer), logged: make(chan struct{})}
 	p.Env = append(os.Environ(), "STOKER_COLLECTOR_MAIN=1")
@@ -80,7 +80,7 @@ func start(t *testing.T, args ...string) *process {
 }
 
 // await scrapes until the page has the text.
-func (p *process) await(t *testing.T, want string) string {
+func (p *process) await(t testing.TB, want string) string {
 	t.Helper()
 	got := ""
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -93,7 +93,7 @@ func (p *process) await(t *testing.T, want string) string {
 	return ""
 }
 
-func get(t *testing.T, url string) string {
+func get(t testing.TB, url string) string {
 	t.Helper()
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	r, err := client.Get(url)
@@ -120,7 +120,7 @@ func (p *process) end(t *testing.T) int {
 	return p.ProcessState.ExitCode()
 }
 
-func writePage(t *testing.T, path, text string) {
+func writePage(t testing.TB, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
 		t.Fatal(err)
