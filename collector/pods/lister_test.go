@@ -203,3 +203,19 @@ func TestTheKubelet(t *testing.T) {
 		wantSoon(t, run(t, file), "stoker_pods_up{reason=\"kubelet-")
 	})
 }
+
+// TestComplaint_15_GPUsDoNotDependOnPods: whatever the kubelet says, of GPUs that nobody
+// has nothing is taken away, and nothing is said.
+func TestComplaint_15_GPUsDoNotDependOnPods(t *testing.T) {
+	l := lister(t, "none")
+	before := append([]fleet.SampledGPU(nil), gpus...)
+	l.take(said(pod("p", gpusOf("nvidia.com/gpu", "GPU-b1")), pod("idle")), time.Now())
+	if got := l.page(); strings.Count(got, "stoker_gpu_pod_info{") != 1 || !strings.Contains(got, `gpu="1"`) {
+		t.Errorf("want a row of GPU 1 alone in\n%s", got)
+	}
+	for i, g := range before {
+		if gpus[i] != g {
+			t.Errorf("GPU %d was changed: %+v", i, gpus[i])
+		}
+	}
+}
