@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/crypto/bcrypt"
 )
 
 // TestMain lets the test binary be the program itself, so that signals can be tested.
@@ -264,6 +265,9 @@ func TestUsage(t *testing.T) {
 			[]string{"--source", "dcgm", "-f", fields, "-c", "-1"},
 			"--collect-interval: -1 is negative\n--collectors: " + fields + ": line 2: no field is called \"DCGM_FI_DEV_NONE\"\nline 3: 1 columns, want name, type and help",
 		},
+		"a web configuration that is wrong": {
+			append(ok, "--web-config-file", fields), "--web-config-file: " + fields + ": yaml: unmarshal errors:\n  line 1: cannot unmarshal !!str `DCGM_FI...` into web.Config",
+		},
 		"no file":             {[]string{"--source", "file"}, "--file: the source file needs one"},
 		"stale at once":       {append(ok, "--stale-after", "1s"), "--stale-after: 1s is under the interval of 5s"},
 		"an unknown flag":     {append(ok, "--fiel", "y"), "unknown flag: --fiel"},
@@ -282,6 +286,43 @@ func TestUsage(t *testing.T) {
 	err := run(t.Context(), append(ok, "--listen", "127.0.0.1:99999"), io.Discard, io.Discard)
 	if err == nil || !strings.HasPrefix(err.Error(), "listen: ") || exitCode(err) != 1 {
 		t.Errorf("a port that can't be: %v, status %d; want one of listen, 1", err, exitCode(err))
+	}
+}
+
+// TestAPassword: with a web configuration nobody reads the page without one.
+func TestAPassword(t *testing.T) {
+	dir := t.TempDir()
+	file, config := filepath.Join(dir, "gpu.prom"), filepath.Join(dir, "web.yml")
+	writePage(t, file, page)
+	hash, err := bcrypt.GenerateFromPassword([]byte("secret"), bcrypt.MinCost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writePage(t, config, "basic_auth_users:\n  prometheus: "+string(hash)+"\n")
+	p := start(t, "--source", "file", "--file", file, "--node", "n", "--web-config-file", config)
+	for password, want := range map[string]int{"": 401, "wrong": 401, "secret": 200} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.address+"/metrics", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if password != "" {
+			req.SetBasicAuth("prometheus", password)
+		}
+		client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+		r, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = r.Body.Close()
+		if r.StatusCode != want {
+			t.Errorf("with the password %q: %d, want %d", password, r.StatusCode, want)
+		}
+	}
+	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := p.end(t); code != 0 {
+		t.Errorf("status %d after SIGTERM, want 0:\n%s", code, p.log)
 	}
 }
 
@@ -305,7 +346,7 @@ func TestBootID(t *testing.T) {
 func TestNothingOfTheServiceIsLinkedIn(t *testing.T) {
 	const module = "stoker.dev/stoker/"
 	may := regexp.MustCompile(`^(collector(/[a-z]+)*|internal/fleet|internal/xid|cmd/stoker-collector)$`)
-	outside := regexp.MustCompile(`^(github\.com/prometheus/(client_golang|client_model|common)|github\.com/spf13/(cobra|pflag)|google\.golang\.org/grpc|k8s\.io/kubelet|github\.com/NVIDIA/go-nvml|golang\.org/x/sys)(/|$)`)
+	outside := regexp.MustCompile(`^(github\.com/prometheus/(client_golang|client_model|common|exporter-toolkit)|github\.com/spf13/(cobra|pflag)|google\.golang\.org/grpc|k8s\.io/kubelet|github\.com/NVIDIA/go-nvml|golang\.org/x/sys)(/|$)`)
 	seen := map[string]bool{}
 	var follow func(pkg string)
 	follow = func(pkg string) {

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/exporter-toolkit/web"
+
 	"stoker.dev/stoker/collector"
 	"stoker.dev/stoker/collector/pods"
 	"stoker.dev/stoker/collector/push"
@@ -79,7 +81,12 @@ func serve(ctx context.Context, s settings, stderr io.Writer) error {
 	}
 	served := make(chan error, 1)
 	go func() {
-		err := server.Serve(listener)
+		var err error
+		if s.webConfig == "" {
+			err = server.Serve(listener)
+		} else {
+			err = web.Serve(listener, server, &web.FlagConfig{WebConfigFile: &s.webConfig}, log)
+		}
 		if errors.Is(err, http.ErrServerClosed) {
 			served <- nil // by us, below
 			return

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/exporter-toolkit/web"
 	"github.com/spf13/pflag"
 
 	"stoker.dev/stoker/collector"
@@ -27,6 +28,7 @@ import (
 type settings struct {
 	node       string
 	listen     string
+	webConfig  string
 	sources    []string
 	exporter   string
 	file       string
@@ -60,6 +62,8 @@ func (s *settings) flags(f *pflag.FlagSet) {
 	f.StringVar(&s.node, "node", os.Getenv("NODE_NAME"), "name of the node; the host's name if empty (env NODE_NAME)")
 	f.BoolVar(&s.dcgm.Compatible, "compatible", false, "leave the types of a list of fields as they are, as dcgm-exporter does, though some are wrong")
 	f.StringVar(&s.listen, "listen", cmp.Or(os.Getenv("DCGM_EXPORTER_LISTEN"), ":9400"), "address on which /metrics and /healthz are served")
+	f.StringVar(&s.webConfig, "web-config-file", os.Getenv("DCGM_EXPORTER_WEB_CONFIG_FILE"),
+		"TLS and passwords of the server, in the form that Prometheus' exporters have (env DCGM_EXPORTER_WEB_CONFIG_FILE)")
 	f.DurationVar(&s.interval, "interval", 5*time.Second, "time between two readings of a source")
 	f.DurationVar(&s.watchdog, "watchdog", 10*time.Second, "how long a reading may take before its source counts as down")
 	f.DurationVar(&s.staleAfter, "stale-after", 0, "age over which values are not shown; 0 is twice the interval and the watchdog")
@@ -110,6 +114,11 @@ func (s *settings) validate() error {
 	}
 	if err := exporter.ValidAddress(s.exporter); err != nil {
 		bad("exporter", "%v", err)
+	}
+	if s.webConfig != "" {
+		if err := web.Validate(s.webConfig); err != nil {
+			bad("web-config-file", "%s: %v", s.webConfig, err)
+		}
 	}
 	if _, _, err := net.SplitHostPort(s.listen); err != nil {
 		bad("listen", "%v", err)
