@@ -196,6 +196,10 @@ func (c *Collector) AppendPage(dst []byte, now time.Time) []byte {
 // are. It waits for nobody; the slice must not be changed.
 func (c *Collector) GPUs() []fleet.SampledGPU { return c.view.Load().known }
 
+// MIG returns the MIG devices that the sources told of last, by UUID: with it a device's
+// id is that of a GPU and instance. It waits for nobody; the slice must not be changed.
+func (c *Collector) MIG() []fleet.MIGDevice { return c.view.Load().mig }
+
 // record takes in what source i told, or that it failed. It is called by the
 // goroutine that called the source's Collect, after it has returned.
 func (c *Collector) record(i int, a answer) {
@@ -254,6 +258,7 @@ func (c *Collector) collected(i int, s *fleet.Samples) {
 	places, cut := c.book.list(i, s)
 	told.shown = c.screen.show(c.node, s, places, len(told.shown.text))
 	told.dropped += uint64(s.Dropped + cut + told.shown.dropped)
+	told.mig = s.MIG
 	c.takeEvents(i, s)
 	c.look(s)
 }
@@ -343,6 +348,7 @@ func (c *Collector) publish() {
 		sources:    slices.Clone(c.told),
 		gpus:       c.book.view(),
 		known:      c.book.known(),
+		mig:        devices(c.told),
 		order:      merge(c.told),
 	})
 }

@@ -1,7 +1,9 @@
 package collector
 
 import (
+	"cmp"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,6 +22,7 @@ type view struct {
 	sources    []sourceView
 	gpus       []gpuView
 	known      []fleet.SampledGPU
+	mig        []fleet.MIGDevice
 	order      []parts
 }
 
@@ -34,6 +37,7 @@ type sourceView struct {
 	trips   uint64        // how often the watchdog did not wait any longer
 	took    time.Duration // the last collection
 	shown   shown
+	mig     []fleet.MIGDevice
 }
 
 // A gpuView is one whole GPU.
@@ -61,6 +65,16 @@ type seenView struct {
 type parts []part
 
 type part struct{ source, family int }
+
+// devices returns the MIG devices of all sources, each once, by UUID.
+func devices(sources []sourceView) []fleet.MIGDevice {
+	var out []fleet.MIGDevice
+	for i := range sources {
+		out = append(out, sources[i].mig...)
+	}
+	slices.SortStableFunc(out, func(x, y fleet.MIGDevice) int { return cmp.Compare(x.UUID, y.UUID) })
+	return slices.CompactFunc(out, func(x, y fleet.MIGDevice) bool { return x.UUID == y.UUID })
+}
 
 // merge orders the families of all sources: as the first source has them, then what
 // the next one adds.

@@ -15,6 +15,9 @@ type Samples struct {
 	// Fields says what the fields of Values are, in the order in which they are to be
 	// shown. Those that are missing here follow by name, without type and help.
 	Fields []Field
+	// MIG says of which GPU and instance the MIG devices are. Device plugins name them by
+	// UUIDs that say nothing of that.
+	MIG []MIGDevice
 	// Dropped counts what the source was shown and could not use: lines that can't be
 	// read, entries over a limit.
 	Dropped int
@@ -25,6 +28,14 @@ type Field struct {
 	Name string // DCGM's name, such as DCGM_FI_DEV_GPU_TEMP
 	Type string // counter, gauge or untyped; empty where the source cannot tell
 	Help string
+}
+
+// A MIGDevice is one compute instance of a GPU instance: what a container gets on a GPU
+// with MIG.
+type MIGDevice struct {
+	UUID     string // begins with MIG-
+	GPU      string // UUID of the whole GPU
+	Instance string // of the GPU, as [SampledGPU.Instance] and GPU_I_ID count them
 }
 
 // NoGPU is the place of a [Sample] that belongs to no GPU, such as one of an NVSwitch.
