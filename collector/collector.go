@@ -108,7 +108,8 @@ type Collector struct {
 	sources []Source
 	o       Options
 
-	view atomic.Pointer[view] // what scrapes read; replaced, never changed
+	view  atomic.Pointer[view] // what pages are made of; replaced, never changed
+	pages renderings           // what scrapes get
 
 	mu      sync.Mutex // of those who record
 	book    *book
@@ -185,7 +186,11 @@ func (c *Collector) Gather(ctx context.Context, now time.Time) error {
 // AppendPage appends the page as of now to dst. It waits for nobody and, where dst
 // has room, allocates nothing.
 func (c *Collector) AppendPage(dst []byte, now time.Time) []byte {
-	dst = c.view.Load().appendPage(dst, now)
+	return c.appendPage(dst, c.view.Load(), now)
+}
+
+func (c *Collector) appendPage(dst []byte, v *view, now time.Time) []byte {
+	dst = v.appendPage(dst, now)
 	if c.o.Own != nil {
 		dst = c.o.Own(dst)
 	}

@@ -3,15 +3,8 @@ package collector
 import (
 	"fmt"
 	"net/http"
-	"strconv"
-	"sync"
 	"time"
 )
-
-// pages keeps the buffers of past scrapes. A buffer over maxPooled is not kept.
-var pages = sync.Pool{New: func() any { return new([]byte) }}
-
-const maxPooled = 4 << 20
 
 // Handler serves /metrics and /healthz. Neither waits for a source.
 func (c *Collector) Handler() http.Handler {
@@ -19,20 +12,6 @@ func (c *Collector) Handler() http.Handler {
 	mux.HandleFunc("GET /metrics", c.serveMetrics)
 	mux.HandleFunc("GET /healthz", c.serveHealth)
 	return mux
-}
-
-func (c *Collector) serveMetrics(w http.ResponseWriter, _ *http.Request) {
-	buf := pages.Get().(*[]byte)
-	page := c.AppendPage((*buf)[:0], time.Now())
-	h := w.Header()
-	h.Set("Content-Type", contentType)
-	h.Set("Content-Length", strconv.Itoa(len(page)))
-	// The scraper has gone if this fails; there is nobody left to tell.
-	_, _ = w.Write(page)
-	if cap(page) <= maxPooled {
-		*buf = page
-		pages.Put(buf)
-	}
 }
 
 // serveHealth says 200 while at least one source tells of the node, else 503, and

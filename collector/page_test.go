@@ -461,22 +461,6 @@ func TestAValueThatIsTooOldIsUnknown(t *testing.T) {
 	}
 }
 
-func BenchmarkScrape(b *testing.B) {
-	c, err := New(slog.New(slog.DiscardHandler), "n", []Source{exporter.NewFile(slog.New(slog.DiscardHandler), sampleFile, exporter.FileOptions{})}, Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := c.Gather(b.Context(), t0); err != nil {
-		b.Fatal(err)
-	}
-	var page []byte
-	b.ReportAllocs()
-	for b.Loop() {
-		page = c.AppendPage(page[:0], t0)
-	}
-	b.ReportMetric(float64(len(page)), "bytes/page")
-}
-
 func BenchmarkCollectFile(b *testing.B) {
 	c, err := New(slog.New(slog.DiscardHandler), "n", []Source{exporter.NewFile(slog.New(slog.DiscardHandler), sampleFile, exporter.FileOptions{})}, Options{})
 	if err != nil {
@@ -489,16 +473,5 @@ func BenchmarkCollectFile(b *testing.B) {
 		if err := c.Gather(b.Context(), now); err != nil {
 			b.Fatal(err)
 		}
-	}
-}
-
-func TestScrapeAllocatesNothing(t *testing.T) {
-	c := newCollector(t, Options{}, exporter.NewFile(quiet(t), sampleFile, exporter.FileOptions{}))
-	if err := c.Gather(t.Context(), t0); err != nil {
-		t.Fatal(err)
-	}
-	page := c.AppendPage(nil, t0)
-	if n := testing.AllocsPerRun(100, func() { page = c.AppendPage(page[:0], t0) }); n != 0 {
-		t.Errorf("%v allocations for a page, want 0", n)
 	}
 }

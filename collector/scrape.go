@@ -1,0 +1,149 @@
+package collector
+
+import (
+	"compress/gzip"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A page is written and compressed once for each change of the view, however many read
+// it. What the program tells of itself changes without one, so that a page is given out
+// for this long at most.
+const pageFor = time.Second
+
+// Bounds of what is kept between two scrapes.
+const (
+	maxPooled = 4 << 20 // bytes of a page
+	maxSpare  = 4       // pages that nobody reads
+)
+
+// The values of headers, made once: a scrape allocates nothing of its own.
+var (
+	contentTypes = []string{contentType}
+	encodings    = []string{"gzip"}
+	varies       = []string{"Accept-Encoding"}
+)
+
+// A rendering is a page as it was at one time. Its text is not changed while it has
+// readers, and the compressed one is made when it is first asked for.
+type rendering struct {
+	of         *view
+	at         time.Time
+	text       body
+	compressed body
+	readers    int
+}
+
+// A body is bytes and their number as a header has it.
+type body struct {
+	bytes  []byte
+	length []string
+}
+
+// Write appends. It never fails.
+func (b *body) Write(p []byte) (int, error) {
+	b.bytes = append(b.bytes, p...)
+	return len(p), nil
+}
+
+// seal says that all is written.
+func (b *body) seal() { b.length = []string{strconv.Itoa(len(b.bytes))} }
+
+// renderings are the newest page and the room of those before it.
+type renderings struct {
+	mu     sync.Mutex
+	newest *rendering
+	spare  []*rendering
+	zip    *gzip.Writer
+}
+
+// take returns the page as of now, which is to be given back. Who comes while it is
+// written waits for that, which takes well under a millisecond, and for no source.
+func (c *Collector) take(now time.Time, zipped bool) *rendering {
+	p := &c.pages
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := p.newest
+	if v := c.view.Load(); r == nil || r.of != v || now.Before(r.at) || now.Sub(r.at) > pageFor {
+		if r != nil && r.readers == 0 {
+			p.keep(r)
+		}
+		r = &rendering{}
+		if last := len(p.spare) - 1; last >= 0 {
+			r = p.spare[last]
+			p.spare = p.spare[:last]
+		}
+		p.newest = r
+		r.of, r.at = v, now
+		r.text.bytes = c.appendPage(r.text.bytes[:0], v, now)
+		r.text.seal()
+		r.compressed.bytes, r.compressed.length = r.compressed.bytes[:0], nil
+	}
+	if zipped && r.compressed.length == nil {
+		p.compress(r)
+	}
+	r.readers++
+	return r
+}
+
+// compress makes the compressed text. The fastest level makes a fifteenth of a page.
+func (p *renderings) compress(r *rendering) {
+	if p.zip == nil {
+		p.zip, _ = gzip.NewWriterLevel(nil, gzip.BestSpeed) // fails for a level that there is not
+	}
+	p.zip.Reset(&r.compressed)
+	_, _ = p.zip.Write(r.text.bytes) // a body's Write never fails
+	_ = p.zip.Close()
+	r.compressed.seal()
+}
+
+// giveBack ends a reading of a page.
+func (c *Collector) giveBack(r *rendering) {
+	p := &c.pages
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if r.readers--; r.readers == 0 && r != p.newest {
+		p.keep(r)
+	}
+}
+
+// keep keeps the room of a page that nobody reads.
+func (p *renderings) keep(r *rendering) {
+	r.of = nil // may be large
+	if cap(r.text.bytes) <= maxPooled && len(p.spare) < maxSpare {
+		p.spare = append(p.spare, r)
+	}
+}
+
+func (c *Collector) serveMetrics(w http.ResponseWriter, r *http.Request) {
+	zipped := takesGzip(r.Header["Accept-Encoding"])
+	page := c.take(time.Now(), zipped)
+	defer c.giveBack(page)
+	h, b := w.Header(), &page.text
+	h["Content-Type"] = contentTypes
+	h["Vary"] = varies
+	if zipped {
+		b = &page.compressed
+		h["Content-Encoding"] = encodings
+	}
+	h["Content-Length"] = b.length
+	// The scraper has gone if this fails; there is nobody left to tell.
+	_, _ = w.Write(b.bytes)
+}
+
+// takesGzip reports whether a client's Accept-Encoding has gzip and does not rule it out.
+func takesGzip(accept []string) bool {
+	for _, line := range accept {
+		for part := range strings.SplitSeq(line, ",") {
+			name, weight, _ := strings.Cut(part, ";")
+			if strings.EqualFold(strings.TrimSpace(name), "gzip") {
+				_, q, ok := strings.Cut(weight, "q=")
+				return !ok || strings.Trim(strings.TrimSpace(q), "0.") != ""
+			}
+		}
+	}
+	return false
+}
