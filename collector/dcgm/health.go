@@ -28,9 +28,9 @@ var watchNames = []struct {
 
 // addHealth shows what the engine's checks say of each GPU. Of one that can't be asked
 // they say nothing, which is not the same as good.
-func (t *thread) addHealth(into *fleet.Samples, places []place) error {
-	t.s.during("checking health")
-	found, err := t.engine.HealthCheck(t.w.gpuGroup)
+func (r *reader) addHealth(into *fleet.Samples, places []place) error {
+	r.s.thread.During("checking health")
+	found, err := r.engine.HealthCheck(r.w.gpuGroup)
 	if err != nil {
 		return err
 	}
@@ -41,13 +41,13 @@ func (t *thread) addHealth(into *fleet.Samples, places []place) error {
 		for _, w := range watchNames {
 			worst, code := uint32(0), "DCGM_FR_OK"
 			for _, x := range found {
-				if gpu, ok := t.gpuOf(x.Entity); ok && gpu == p.gpu && x.System == w.bit && x.Health > worst {
+				if gpu, ok := r.gpuOf(x.Entity); ok && gpu == p.gpu && x.System == w.bit && x.Health > worst {
 					worst, code = x.Health, codeName(x.Code)
 				}
 			}
 			into.Values = append(into.Values, fleet.Sample{
 				Field: healthStatus, GPU: i, Value: float64(worst),
-				Labels: append(append([]fleet.Label(nil), shown(t.labels[p.entity])...),
+				Labels: append(append([]fleet.Label(nil), shown(r.labels[p.entity])...),
 					fleet.Label{Name: "health_error_code", Value: code}, fleet.Label{Name: "health_watch", Value: w.name}),
 			})
 		}

@@ -22,30 +22,29 @@ type place struct {
 	blank  int // values that were blank, though the engine called them fine
 }
 
-// read fills in what a job asks for.
-func (t *thread) read(j *job) error {
-	if err := t.changes(j.full); err != nil {
+// read fills in what was asked for.
+func (r *reader) read(values *fleet.Samples, full bool) error {
+	if err := r.changes(full); err != nil {
 		return err
 	}
-	if t.w == nil {
-		if err := t.ready(); err != nil {
+	if r.w == nil {
+		if err := r.ready(); err != nil {
 			return err
 		}
 	}
-	w := t.w
-	if err := t.readEvents(); err != nil {
+	w := r.w
+	if err := r.readEvents(); err != nil {
 		return err
 	}
-	places := t.list(j.values, j.full)
-	if !j.full {
+	places := r.list(values, full)
+	if !full {
 		return nil
 	}
 	absent := map[absence]int{}
 	for f, why := range w.refused {
-		absent[absence{t.nameOf(f), "refused: " + why.String()}] = len(w.gpuEntities)
+		absent[absence{r.nameOf(f), "refused: " + why.String()}] = len(w.gpuEntities)
 	}
-	values := j.values
-	for _, f := range t.o.Fields {
+	for _, f := range r.o.Fields {
 		if slices.Contains(notMade, f.Name) {
 			absent[absence{f.Name, "not made by this collector"}] = len(w.gpuEntities)
 		}
@@ -53,38 +52,38 @@ func (t *thread) read(j *job) error {
 			values.Fields = append(values.Fields, fleet.Field{Name: f.Name, Type: f.Type, Help: f.Help})
 		}
 	}
-	t.s.during("reading values")
+	r.s.thread.During("reading values")
 	for _, part := range []struct {
 		entities []GroupEntityPair
 		fields   []Short
 	}{{w.gpuEntities, w.gpuFields}, {w.partEntities, w.partFields}} {
-		if err := t.engine.EntitiesGetLatestValues(part.entities, part.fields, &t.values); err != nil {
+		if err := r.engine.EntitiesGetLatestValues(part.entities, part.fields, &r.values); err != nil {
 			return err
 		}
-		values.Dropped += t.values.Cut()
-		t.take(values, places, absent)
+		values.Dropped += r.values.Cut()
+		r.take(values, places, absent)
 	}
-	t.judge(values, places)
-	t.addXIDs(values, places)
+	r.judge(values, places)
+	r.addXIDs(values, places)
 	if w.health {
-		if err := t.addHealth(values, places); err != nil {
+		if err := r.addHealth(values, places); err != nil {
 			return err
 		}
 	}
-	values.Dropped += t.cut
-	t.cut = 0
-	t.s.mu.Lock()
-	t.s.self.absent = absent
-	t.s.mu.Unlock()
+	values.Dropped += r.cut
+	r.cut = 0
+	r.s.mu.Lock()
+	r.s.self.absent = absent
+	r.s.mu.Unlock()
 	return nil
 }
 
 // changes looks for what makes the groups wrong: a GPU that has come back or is new,
 // other MIG instances, a driver that was attached. They are then made anew.
-func (t *thread) changes(full bool) error {
-	w := t.w
+func (r *reader) changes(full bool) error {
+	w := r.w
 	was := maps.Clone(w.status)
-	if err := t.statuses(w); err != nil {
+	if err := r.statuses(w); err != nil {
 		return err
 	}
 	again := false
@@ -92,19 +91,19 @@ func (t *thread) changes(full bool) error {
 		if w.status[id] == was[id] {
 			continue
 		}
-		t.log.Info("GPU changed its state", "gpu", id, "from", int(was[id]), "to", int(w.status[id]))
+		r.log.Info("GPU changed its state", "gpu", id, "from", int(was[id]), "to", int(w.status[id]))
 		if w.status[id] == EntityStatusOk {
 			again = again || !w.inside[id] || was[id] == EntityStatusDetached
 		}
 	}
 	if full {
-		ids, err := t.engine.GetEntityGroupEntities(FE_GPU, false)
+		ids, err := r.engine.GetEntityGroupEntities(FE_GPU, false)
 		if err != nil {
 			return err
 		}
 		slices.Sort(ids)
 		again = again || !slices.Equal(ids[:min(len(ids), maxGPUs)], w.gpus)
-		tree, err := t.hierarchy()
+		tree, err := r.hierarchy()
 		if err != nil {
 			return err
 		}
@@ -113,59 +112,59 @@ func (t *thread) changes(full bool) error {
 			if w.named[id] || w.status[id] != EntityStatusOk {
 				continue
 			}
-			if w.named[id], err = t.identify(id); err != nil && broken(err) {
+			if w.named[id], err = r.identify(id); err != nil && broken(err) {
 				return err
 			}
 		}
 	}
 	if again {
-		t.log.Info("GPUs or MIG instances have changed, watches are made anew")
-		t.forget()
+		r.log.Info("GPUs or MIG instances have changed, watches are made anew")
+		r.forget()
 	}
 	return nil
 }
 
 // readEvents reads the XIDs since the last time, and what else has happened.
-func (t *thread) readEvents() error {
-	w := t.w
+func (r *reader) readEvents() error {
+	w := r.w
 	if w.xids == 0 {
 		return nil
 	}
-	t.s.during("reading XIDs")
-	next, err := t.engine.GetValuesSince(w.xidGroup, w.xids, t.tape.since(), &t.events)
+	r.s.thread.During("reading XIDs")
+	next, err := r.engine.GetValuesSince(w.xidGroup, w.xids, r.tape.since(), &r.events)
 	if err != nil {
 		return err
 	}
-	t.takeEvents()
+	r.takeEvents()
 	if w.others != 0 {
-		if _, err := t.engine.GetValuesSince(w.gpuGroup, w.others, t.tape.since(), &t.events); err != nil {
+		if _, err := r.engine.GetValuesSince(w.gpuGroup, w.others, r.tape.since(), &r.events); err != nil {
 			return err
 		}
-		t.takeEvents()
+		r.takeEvents()
 	}
 	if next.UnixMicro() > 0 {
-		t.tape.advance(next)
+		r.tape.advance(next)
 	}
 	return nil
 }
 
-func (t *thread) takeEvents() {
-	t.cut += t.events.Cut()
-	t.s.mu.Lock()
-	defer t.s.mu.Unlock()
-	begin := t.s.cursor.Begin.UnixMicro()
-	for i := range t.events.Len() {
-		v := t.events.At(i)
-		fresh, ok := t.tape.fresh(sample{v.Entity, v.FieldID, v.Ts, v.Int64})
+func (r *reader) takeEvents() {
+	r.cut += r.events.Cut()
+	r.s.mu.Lock()
+	defer r.s.mu.Unlock()
+	begin := r.s.cursor.Begin.UnixMicro()
+	for i := range r.events.Len() {
+		v := r.events.At(i)
+		fresh, ok := r.tape.fresh(sample{v.Entity, v.FieldID, v.Ts, v.Int64})
 		if !ok {
-			t.cut++
+			r.cut++
 		}
 		if !fresh {
 			continue
 		}
 		if v.FieldID == fieldBind {
 			if v.Ts >= begin {
-				t.log.Info("driver was attached or detached", "event", v.Int64)
+				r.log.Info("driver was attached or detached", "event", v.Int64)
 			}
 			continue
 		}
@@ -173,18 +172,18 @@ func (t *thread) takeEvents() {
 			continue
 		}
 		code := int(v.Int64)
-		t.s.cursor.newest(v.Entity, code, v.Ts)
-		t.window.add(v.Entity, code, v.Ts)
+		r.s.cursor.newest(v.Entity, code, v.Ts)
+		r.window.add(v.Entity, code, v.Ts)
 		if v.Ts < begin {
 			continue // history: nobody knows whether it was counted before
 		}
-		gpu, ok := t.gpuOf(v.Entity)
-		if !ok || len(t.s.pending) >= maxPending {
-			t.cut++
+		gpu, ok := r.gpuOf(v.Entity)
+		if !ok || len(r.s.pending) >= maxPending {
+			r.cut++
 			continue
 		}
-		g, _ := t.who(gpu)
-		t.s.pending = append(t.s.pending, event{sampled(g, fleet.Unknown), code, time.UnixMicro(v.Ts)})
+		g, _ := r.who(gpu)
+		r.s.pending = append(r.s.pending, event{sampled(g, fleet.Unknown), code, time.UnixMicro(v.Ts)})
 	}
 }
 
@@ -192,16 +191,16 @@ func (t *thread) takeEvents() {
 const maxCode = 99_999
 
 // gpuOf returns the whole GPU that an entity is or is part of.
-func (t *thread) gpuOf(e GroupEntityPair) (uint32, bool) {
+func (r *reader) gpuOf(e GroupEntityPair) (uint32, bool) {
 	for range 3 {
 		if e.EntityGroupId == FE_GPU {
 			return e.EntityId, true
 		}
-		i := slices.IndexFunc(t.w.tree, func(m MigHierarchyInfo) bool { return m.Entity == e })
+		i := slices.IndexFunc(r.w.tree, func(m MigHierarchyInfo) bool { return m.Entity == e })
 		if i < 0 {
 			return 0, false
 		}
-		e = t.w.tree[i].Parent
+		e = r.w.tree[i].Parent
 	}
 	return 0, false
 }
@@ -226,51 +225,51 @@ func upOf(st EntityStatus) fleet.Truth {
 
 // list fills in the GPUs: those that the engine has, their instances, and those that were
 // there before and that it does not even list.
-func (t *thread) list(into *fleet.Samples, full bool) []place {
+func (r *reader) list(into *fleet.Samples, full bool) []place {
 	var places []place
 	count := map[EntityStatus]int{}
 	taken := map[string]bool{}
-	for _, id := range t.w.gpus {
-		g, known := t.who(id)
+	for _, id := range r.w.gpus {
+		g, known := r.who(id)
 		if known {
 			taken[g.UUID] = true
 		}
-		st := t.w.status[id]
+		st := r.w.status[id]
 		count[st]++
 		up := upOf(st)
-		if !full && up == fleet.True && t.w.silent[id] {
+		if !full && up == fleet.True && r.w.silent[id] {
 			up = fleet.Unknown // only values can tell otherwise
 		}
 		into.GPUs = append(into.GPUs, sampled(g, up))
 		places = append(places, place{entity: GroupEntityPair{FE_GPU, id}, gpu: id})
-		for _, i := range t.w.instances {
+		for _, i := range r.w.instances {
 			if i.gpu != id {
 				continue
 			}
 			part := sampled(g, up)
-			part.Instance, part.Profile = strconv.Itoa(int(i.number)), t.profile(i)
+			part.Instance, part.Profile = strconv.Itoa(int(i.number)), r.profile(i)
 			into.GPUs = append(into.GPUs, part)
 			places = append(places, place{entity: GroupEntityPair{FE_GPU_I, i.id}, gpu: id})
 		}
 	}
-	for _, g := range t.known {
+	for _, g := range r.known {
 		if !taken[g.UUID] {
 			count[EntityStatusLost]++
 			into.GPUs = append(into.GPUs, sampled(g, fleet.False))
 			places = append(places, place{entity: GroupEntityPair{FE_NONE, 0}, gpu: g.ID})
 		}
 	}
-	t.s.mu.Lock()
-	t.s.self.gpus = count
-	t.s.mu.Unlock()
+	r.s.mu.Lock()
+	r.s.self.gpus = count
+	r.s.mu.Unlock()
 	return places
 }
 
 var isProfile = regexp.MustCompile(`^[0-9]+(c\.[0-9]+)?g\.[0-9]+gb`)
 
 // profile names the kind of a MIG instance, as far as it is known.
-func (t *thread) profile(i instance) string {
-	for _, l := range t.labels[GroupEntityPair{FE_GPU_I, i.id}] {
+func (r *reader) profile(i instance) string {
+	for _, l := range r.labels[GroupEntityPair{FE_GPU_I, i.id}] {
 		if l.Name == profileLabel {
 			return l.Value
 		}
@@ -281,8 +280,8 @@ func (t *thread) profile(i instance) string {
 // profileLabel is where the profile is kept among the labels; no page may have it.
 const profileLabel = "\x00profile"
 
-func (t *thread) nameOf(id Short) string {
-	for _, f := range t.o.Fields {
+func (r *reader) nameOf(id Short) string {
+	for _, f := range r.o.Fields {
 		if f.ID == id {
 			return f.Name
 		}
@@ -291,39 +290,39 @@ func (t *thread) nameOf(id Short) string {
 }
 
 // take makes samples of what was read.
-func (t *thread) take(into *fleet.Samples, places []place, absent map[absence]int) {
+func (r *reader) take(into *fleet.Samples, places []place, absent map[absence]int) {
 	at := map[GroupEntityPair]int{}
 	for i, p := range places {
 		at[p.entity] = i
 	}
 	config := map[Short]*Field{}
-	for i := range t.o.Fields {
-		config[t.o.Fields[i].ID] = &t.o.Fields[i]
+	for i := range r.o.Fields {
+		config[r.o.Fields[i].ID] = &r.o.Fields[i]
 	}
 	// The labels first: they are part of every other sample of the entity.
 	found := map[GroupEntityPair]labels{}
-	for i := range t.values.Len() {
-		v := t.values.At(i)
+	for i := range r.values.Len() {
+		v := r.values.At(i)
 		f := config[v.FieldID]
 		if v.Status != StOk || v.Blank {
 			continue
 		}
 		switch {
 		case v.FieldID == 50 && v.Entity.EntityGroupId == FE_GPU_I:
-			if name := t.values.Text(v); isProfile.MatchString(name) {
+			if name := r.values.Text(v); isProfile.MatchString(name) {
 				found[v.Entity] = append(found[v.Entity], fleet.Label{Name: profileLabel, Value: name})
 			}
 		case f != nil && f.Type == label:
-			found[v.Entity] = append(found[v.Entity], fleet.Label{Name: f.Name, Value: t.textOf(v)})
+			found[v.Entity] = append(found[v.Entity], fleet.Label{Name: f.Name, Value: r.textOf(v)})
 		}
 	}
 	for e, l := range found {
 		slices.SortFunc(l, func(x, y fleet.Label) int { return compare(x.Name, y.Name) })
-		t.labels[e] = l // and kept: what the GPU is called must not change when it is lost
+		r.labels[e] = l // and kept: what the GPU is called must not change when it is lost
 	}
-	into.Values = slices.Grow(into.Values, t.values.Len())
-	for i := range t.values.Len() {
-		v := t.values.At(i)
+	into.Values = slices.Grow(into.Values, r.values.Len())
+	for i := range r.values.Len() {
+		v := r.values.At(i)
 		f := config[v.FieldID]
 		p, ok := at[v.Entity]
 		if f == nil || f.Type == label || !ok {
@@ -337,14 +336,14 @@ func (t *thread) take(into *fleet.Samples, places []place, absent map[absence]in
 			absent[absence{f.Name, "blank"}]++
 		case v.Type == 'i' || v.Type == 't' || v.Type == 'd':
 			places[p].seen++
-			if t.w.status[places[p].gpu] == EntityStatusLost {
+			if r.w.status[places[p].gpu] == EntityStatusLost {
 				continue // of before
 			}
 			x := v.Float64
 			if v.Type != 'd' {
 				x = float64(v.Int64)
 			}
-			into.Values = append(into.Values, fleet.Sample{Field: f.Name, GPU: p, Value: x, Labels: shown(t.labels[v.Entity])})
+			into.Values = append(into.Values, fleet.Sample{Field: f.Name, GPU: p, Value: x, Labels: shown(r.labels[v.Entity])})
 		default:
 			absent[absence{f.Name, "not a number"}]++
 		}
@@ -359,10 +358,10 @@ func shown(l labels) []fleet.Label {
 	return l
 }
 
-func (t *thread) textOf(v FieldValue) string {
+func (r *reader) textOf(v FieldValue) string {
 	switch v.Type {
 	case 's':
-		return t.values.Text(v)
+		return r.values.Text(v)
 	case 'd':
 		return strconv.FormatFloat(v.Float64, 'f', -1, 64)
 	}
@@ -382,9 +381,9 @@ func compare(a, b string) int {
 // judge tells GPUs of which the engine says that they are well and has no single value:
 // nothing is known of them. When that is so of all, the engine has stopped asking the
 // driver, as it does after XID 119 of any of them.
-func (t *thread) judge(into *fleet.Samples, places []place) {
+func (r *reader) judge(into *fleet.Samples, places []place) {
 	well := 0
-	t.w.silent = map[uint32]bool{}
+	r.w.silent = map[uint32]bool{}
 	for i := range places {
 		p := &places[i]
 		if p.entity.EntityGroupId != FE_GPU || into.GPUs[i].Up != fleet.True {
@@ -394,7 +393,7 @@ func (t *thread) judge(into *fleet.Samples, places []place) {
 		if p.seen > 0 || p.blank == 0 {
 			continue
 		}
-		t.w.silent[p.gpu] = true
+		r.w.silent[p.gpu] = true
 		for k := range places {
 			if places[k].gpu == p.gpu && into.GPUs[k].Up == fleet.True {
 				into.GPUs[k].Up = fleet.Unknown
@@ -402,17 +401,17 @@ func (t *thread) judge(into *fleet.Samples, places []place) {
 		}
 	}
 	st := stateOK
-	if well > 0 && len(t.w.silent) == well {
+	if well > 0 && len(r.w.silent) == well {
 		st = stateSilent
 	}
-	t.state(st)
+	r.state(st)
 }
 
 // addXIDs shows the last XID of each entity as dcgm-exporter does, and how many of each
 // there were lately.
-func (t *thread) addXIDs(into *fleet.Samples, places []place) {
+func (r *reader) addXIDs(into *fleet.Samples, places []place) {
 	last, counts := "", ""
-	for _, f := range t.o.Fields {
+	for _, f := range r.o.Fields {
 		switch {
 		case f.ID == fieldXID:
 			last = f.Name
@@ -420,27 +419,27 @@ func (t *thread) addXIDs(into *fleet.Samples, places []place) {
 			counts = f.Name
 		}
 	}
-	t.s.mu.Lock()
-	defer t.s.mu.Unlock()
-	for _, l := range t.s.cursor.Last {
+	r.s.mu.Lock()
+	defer r.s.mu.Unlock()
+	for _, l := range r.s.cursor.Last {
 		if last == "" {
 			break
 		}
 		e := GroupEntityPair{l.Group, l.ID}
 		at := slices.IndexFunc(places, func(p place) bool { return p.entity == e })
 		if at < 0 {
-			gpu, ok := t.gpuOf(e)
+			gpu, ok := r.gpuOf(e)
 			if at = slices.IndexFunc(places, func(p place) bool { return p.entity == GroupEntityPair{FE_GPU, gpu} }); !ok || at < 0 {
 				continue
 			}
 		}
-		if t.o.XIDFor > 0 && into.At.Sub(time.UnixMicro(l.At)) > t.o.XIDFor {
+		if r.o.XIDFor > 0 && into.At.Sub(time.UnixMicro(l.At)) > r.o.XIDFor {
 			continue
 		}
 		code := strconv.Itoa(l.Code)
 		into.Values = append(into.Values, fleet.Sample{
 			Field: last, GPU: at, Value: float64(l.Code),
-			Labels: append(slices.Clone(shown(t.labels[places[at].entity])),
+			Labels: append(slices.Clone(shown(r.labels[places[at].entity])),
 				fleet.Label{Name: "err_code", Value: code}, fleet.Label{Name: "err_msg", Value: message(l.Code)}),
 		})
 	}
@@ -448,9 +447,9 @@ func (t *thread) addXIDs(into *fleet.Samples, places []place) {
 		return
 	}
 	for at, p := range places {
-		base := slices.Clone(shown(t.labels[p.entity]))
-		base = append(base, fleet.Label{Name: "window_size_in_ms", Value: strconv.FormatInt(t.o.XIDWindow.Milliseconds(), 10)})
-		sums := t.window.counts(p.entity, into.At)
+		base := slices.Clone(shown(r.labels[p.entity]))
+		base = append(base, fleet.Label{Name: "window_size_in_ms", Value: strconv.FormatInt(r.o.XIDWindow.Milliseconds(), 10)})
+		sums := r.window.counts(p.entity, into.At)
 		if len(sums) == 0 {
 			into.Values = append(into.Values, fleet.Sample{Field: counts, GPU: at, Labels: base})
 		}

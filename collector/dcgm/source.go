@@ -12,13 +12,12 @@ package dcgm
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"sync"
 	"time"
 
+	"stoker.dev/stoker/collector/thread"
 	"stoker.dev/stoker/internal/fleet"
 )
 
@@ -80,20 +79,13 @@ const maxRetry = 30 * time.Second
 // A Source is the source dcgm. Its methods may be called from any goroutine; Close is the
 // last.
 type Source struct {
-	log  *slog.Logger
-	o    Options
-	jobs chan *job
-	stop chan struct{} // closed by Close
-	done chan struct{} // closed when the thread has ended
-	wake chan struct{} // an XID may be waiting
-
-	start sync.Once
-	ended sync.Once
-	began bool // the thread was started; set inside start, read after stop
+	log    *slog.Logger
+	o      Options
+	thread *thread.Thread
+	r      *reader       // belongs to the thread
+	wake   chan struct{} // an XID may be waiting
 
 	mu      sync.Mutex
-	busy    string    // the call that the thread is in
-	since   time.Time // when that began
 	cursor  cursor
 	pending []event // found and not yet told
 	self    self
@@ -104,7 +96,6 @@ type self struct {
 	library, engine string // versions
 	connected       bool
 	connects        uint64
-	trips           uint64
 	state           nodeState
 	gpus            map[EntityStatus]int
 	absent          map[absence]int // of how many entities, of which field, why
@@ -141,10 +132,10 @@ type lastXIDView struct {
 // New returns a source that has opened nothing yet: that, too, is tried again and again.
 func New(log *slog.Logger, o Options) *Source {
 	o.defaults()
-	return &Source{
-		log: log.With("source", "dcgm"), o: o,
-		jobs: make(chan *job), stop: make(chan struct{}), done: make(chan struct{}), wake: make(chan struct{}, 1),
-	}
+	s := &Source{log: log.With("source", "dcgm"), o: o, wake: make(chan struct{}, 1)}
+	s.r = newReader(s)
+	s.thread = thread.New("the engine", s.r.close)
+	return s
 }
 
 // Name returns what the source is called on the page.
@@ -152,14 +143,6 @@ func (s *Source) Name() string { return "dcgm" }
 
 // Wake returns a channel that has something to read when the engine has told of an XID.
 func (s *Source) Wake() <-chan struct{} { return s.wake }
-
-// A job is one thing that the thread is asked for.
-type job struct {
-	at     time.Time
-	full   bool
-	reply  chan error
-	values *fleet.Samples
-}
 
 // Collect reads everything. It returns when ctx ends at the latest; what the engine
 // answers after that is dropped, but for events, which are told the next time.
@@ -173,40 +156,13 @@ func (s *Source) CollectEvents(ctx context.Context, into *fleet.Samples) error {
 }
 
 func (s *Source) ask(ctx context.Context, into *fleet.Samples, full bool) error {
-	s.start.Do(func() {
-		s.began = true
-		go s.run()
-	})
-	j := &job{at: into.At, full: full, reply: make(chan error, 1), values: &fleet.Samples{At: into.At}}
-	var err error
-	select {
-	case s.jobs <- j:
-		select {
-		case err = <-j.reply:
-			if err == nil {
-				*into = *j.values
-			}
-		case <-ctx.Done():
-			err = s.overdue(ctx)
-		}
-	case <-s.stop:
-		err = errors.New("closed")
-	case <-ctx.Done():
-		err = s.overdue(ctx)
+	got := fleet.Samples{At: into.At}
+	err := s.thread.Do(ctx, func() error { return s.r.do(&got, full) })
+	if err == nil {
+		*into = got
 	}
 	s.tell(into)
 	return err
-}
-
-// overdue is the error of who has not waited any longer.
-func (s *Source) overdue(ctx context.Context) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.self.trips++
-	if s.busy == "" {
-		return context.Cause(ctx)
-	}
-	return fmt.Errorf("the engine is %s since %s: %w", s.busy, s.since.UTC().Format(time.RFC3339), context.Cause(ctx))
 }
 
 // tell adds the events that were found to what is returned.
@@ -231,46 +187,9 @@ func (s *Source) tell(into *fleet.Samples) {
 	}
 }
 
-// run is the thread.
-func (s *Source) run() {
-	// The library keeps state of the thread, and a call that hangs holds it.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	defer close(s.done)
-	t := newThread(s)
-	defer t.close()
-	for {
-		select {
-		case <-s.stop:
-			return
-		case j := <-s.jobs:
-			j.reply <- t.do(j)
-		}
-	}
-}
-
 // Close ends the connection and waits for that until ctx ends. A call that hangs is left
 // to itself.
-func (s *Source) Close(ctx context.Context) error {
-	s.ended.Do(func() { close(s.stop) })
-	s.start.Do(func() {}) // from now on nothing starts
-	if !s.began {
-		return nil
-	}
-	select {
-	case <-s.done:
-		return nil
-	case <-ctx.Done():
-		return s.overdue(ctx)
-	}
-}
-
-// during notes what the thread is doing, for those who wait for it.
-func (s *Source) during(what string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.busy, s.since = what, time.Now()
-}
+func (s *Source) Close(ctx context.Context) error { return s.thread.Close(ctx) }
 
 // Cursor returns since when events count, and who the GPUs are and were.
 func (s *Source) Cursor() ([]byte, error) {

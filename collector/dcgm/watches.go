@@ -54,30 +54,30 @@ type instance struct {
 
 // setup makes groups and watches in the engine. What it returns is to be removed, also
 // on an error. A GPU that is lost and a field that is refused are left out.
-func (t *thread) setup() (*watches, error) {
+func (r *reader) setup() (*watches, error) {
 	w := &watches{
 		status: map[uint32]EntityStatus{}, inside: map[uint32]bool{}, named: map[uint32]bool{}, refused: map[Short]Result{},
 	}
-	t.s.during("listing GPUs")
-	ids, err := t.engine.GetEntityGroupEntities(FE_GPU, false)
+	r.s.thread.During("listing GPUs")
+	ids, err := r.engine.GetEntityGroupEntities(FE_GPU, false)
 	if err != nil {
 		return w, err
 	}
 	slices.Sort(ids)
 	w.gpus = ids[:min(len(ids), maxGPUs)]
-	if err := t.statuses(w); err != nil {
+	if err := r.statuses(w); err != nil {
 		return w, err
 	}
-	clear(t.here)
+	clear(r.here)
 	for _, id := range w.gpus {
 		if w.status[id] != EntityStatusOk && w.status[id] != EntityStatusFake {
 			continue
 		}
-		if w.named[id], err = t.identify(id); err != nil && broken(err) {
+		if w.named[id], err = r.identify(id); err != nil && broken(err) {
 			return w, err
 		}
 	}
-	if w.tree, err = t.hierarchy(); err != nil {
+	if w.tree, err = r.hierarchy(); err != nil {
 		return w, err
 	}
 	for _, m := range w.tree {
@@ -85,10 +85,10 @@ func (t *thread) setup() (*watches, error) {
 			w.instances = append(w.instances, instance{m.Entity.EntityId, m.Parent.EntityId, m.Instance, m.Slices})
 		}
 	}
-	if err := t.groups(w); err != nil {
+	if err := r.groups(w); err != nil {
 		return w, err
 	}
-	return w, t.watchAll(w)
+	return w, r.watchAll(w)
 }
 
 // broken reports whether an error is of the engine or the connection, and not of what
@@ -99,9 +99,9 @@ func broken(err error) bool {
 }
 
 // hierarchy returns the MIG instances; none where there is no MIG.
-func (t *thread) hierarchy() ([]MigHierarchyInfo, error) {
-	t.s.during("listing MIG instances")
-	tree, err := t.engine.GetGPUInstanceHierarchy()
+func (r *reader) hierarchy() ([]MigHierarchyInfo, error) {
+	r.s.thread.During("listing MIG instances")
+	tree, err := r.engine.GetGPUInstanceHierarchy()
 	if err != nil && !broken(err) {
 		return nil, nil // an engine without MIG says so in several ways
 	}
@@ -109,9 +109,9 @@ func (t *thread) hierarchy() ([]MigHierarchyInfo, error) {
 }
 
 // statuses asks which GPUs can be asked.
-func (t *thread) statuses(w *watches) error {
-	t.s.during("asking which GPUs are there")
-	well, err := t.engine.GetEntityGroupEntities(FE_GPU, true)
+func (r *reader) statuses(w *watches) error {
+	r.s.thread.During("asking which GPUs are there")
+	well, err := r.engine.GetEntityGroupEntities(FE_GPU, true)
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (t *thread) statuses(w *watches) error {
 			w.status[id] = EntityStatusOk
 			continue
 		}
-		st, err := t.engine.GetGpuStatus(id)
+		st, err := r.engine.GetGpuStatus(id)
 		switch {
 		case codeOf(err) == StNoSymbol:
 			st = EntityStatusLost // older engines list what they support and what they have lost
@@ -135,10 +135,10 @@ func (t *thread) statuses(w *watches) error {
 }
 
 // groups makes the groups of entities.
-func (t *thread) groups(w *watches) error {
-	t.s.during("making groups")
+func (r *reader) groups(w *watches) error {
+	r.s.thread.During("making groups")
 	for _, g := range []*GroupHandle{&w.gpuGroup, &w.partGroup, &w.xidGroup} {
-		h, err := t.engine.CreateGroup(t.groupName())
+		h, err := r.engine.CreateGroup(r.groupName())
 		if err != nil {
 			return err
 		}
@@ -147,11 +147,11 @@ func (t *thread) groups(w *watches) error {
 	}
 	add := func(e GroupEntityPair, to ...GroupHandle) (bool, error) {
 		for _, g := range to {
-			if err := t.engine.AddEntityToGroup(g, e); err != nil {
+			if err := r.engine.AddEntityToGroup(g, e); err != nil {
 				if broken(err) {
 					return false, err
 				}
-				t.log.Debug("entity can't be watched", "entity", e.EntityId, "kind", int(e.EntityGroupId), "err", err)
+				r.log.Debug("entity can't be watched", "entity", e.EntityId, "kind", int(e.EntityGroupId), "err", err)
 				return false, nil
 			}
 		}
@@ -197,25 +197,25 @@ func (t *thread) groups(w *watches) error {
 
 // watchAll has the engine read the fields. Profiling is in groups of its own: another
 // program may hold it.
-func (t *thread) watchAll(w *watches) error {
+func (r *reader) watchAll(w *watches) error {
 	if len(w.gpuEntities) == 0 {
 		return nil
 	}
-	t.s.during("starting watches")
+	r.s.thread.During("starting watches")
 	// The events first: what else there is room for is worth less.
 	var err error
-	if w.xids, err = t.watchEvents(w, w.xidGroup, fieldXID); err != nil {
+	if w.xids, err = r.watchEvents(w, w.xidGroup, fieldXID); err != nil {
 		return err
 	}
 	if w.xids == 0 {
 		return fmt.Errorf("the engine does not watch XIDs: %v", w.refused[fieldXID])
 	}
-	if w.others, err = t.watchEvents(w, w.gpuGroup, fieldBind); err != nil {
+	if w.others, err = r.watchEvents(w, w.gpuGroup, fieldBind); err != nil {
 		return err
 	}
 	var plain, profiling, parts, partsProfiling []Short
 	seen := map[Short]bool{}
-	for _, f := range t.o.Fields {
+	for _, f := range r.o.Fields {
 		if f.ID == 0 || f.ID == fieldXID || seen[f.ID] {
 			continue
 		}
@@ -247,7 +247,7 @@ func (t *thread) watchAll(w *watches) error {
 	}
 	for _, s := range sets {
 		for part := range slices.Chunk(s.fields, 128) {
-			on, err := t.watch(w, s.group, part, t.o.Watch, 0, keepSamples)
+			on, err := r.watch(w, s.group, part, r.o.Watch, 0, keepSamples)
 			if err != nil {
 				return err
 			}
@@ -255,16 +255,16 @@ func (t *thread) watchAll(w *watches) error {
 		}
 	}
 	// Both only add to what is read anyway.
-	w.policy = t.engine.PolicyXID(w.gpuGroup) == nil
-	if slices.ContainsFunc(t.o.Fields, func(f Field) bool { return f.Name == healthStatus }) {
-		w.health = t.engine.HealthSet(w.gpuGroup, HealthAll) == nil
+	w.policy = r.engine.PolicyXID(w.gpuGroup) == nil
+	if slices.ContainsFunc(r.o.Fields, func(f Field) bool { return f.Name == healthStatus }) {
+		w.health = r.engine.HealthSet(w.gpuGroup, HealthAll) == nil
 	}
 	return nil
 }
 
 // watchEvents watches one field whose samples are events; 0 when the engine refuses.
-func (t *thread) watchEvents(w *watches, group GroupHandle, field Short) (FieldHandle, error) {
-	on, err := t.watch(w, group, []Short{field}, eventPace, keepEvents, 0)
+func (r *reader) watchEvents(w *watches, group GroupHandle, field Short) (FieldHandle, error) {
+	on, err := r.watch(w, group, []Short{field}, eventPace, keepEvents, 0)
 	if err != nil || len(on) == 0 {
 		return 0, err
 	}
@@ -273,21 +273,21 @@ func (t *thread) watchEvents(w *watches, group GroupHandle, field Short) (FieldH
 
 // watch starts a watch of as many of the fields as the engine takes, which are returned.
 // It takes all or none, so what is refused is halved until it is one field.
-func (t *thread) watch(w *watches, group GroupHandle, fields []Short, every, keep time.Duration, samples int) ([]Short, error) {
+func (r *reader) watch(w *watches, group GroupHandle, fields []Short, every, keep time.Duration, samples int) ([]Short, error) {
 	if len(fields) == 0 {
 		return nil, nil
 	}
-	h, err := t.engine.FieldGroupCreate(t.groupName(), fields)
+	h, err := r.engine.FieldGroupCreate(r.groupName(), fields)
 	if err == nil {
-		if err = t.engine.WatchFields(group, h, every, keep, samples); err == nil {
+		if err = r.engine.WatchFields(group, h, every, keep, samples); err == nil {
 			w.fields = append(w.fields, h)
 			w.on = append(w.on, watch{group, h})
 			return fields, nil
 		}
 		if broken(err) {
-			return nil, errors.Join(err, t.engine.FieldGroupDestroy(h))
+			return nil, errors.Join(err, r.engine.FieldGroupDestroy(h))
 		}
-		if gone := t.engine.FieldGroupDestroy(h); gone != nil {
+		if gone := r.engine.FieldGroupDestroy(h); gone != nil {
 			return nil, gone
 		}
 	}
@@ -298,15 +298,15 @@ func (t *thread) watch(w *watches, group GroupHandle, fields []Short, every, kee
 		for _, f := range fields {
 			w.refused[f] = codeOf(err)
 		}
-		t.log.Info("fields can't be watched", "fields", fields, "err", err)
+		r.log.Info("fields can't be watched", "fields", fields, "err", err)
 		return nil, nil
 	}
 	half := len(fields) / 2
-	first, err := t.watch(w, group, fields[:half], every, keep, samples)
+	first, err := r.watch(w, group, fields[:half], every, keep, samples)
 	if err != nil {
 		return nil, err
 	}
-	second, err := t.watch(w, group, fields[half:], every, keep, samples)
+	second, err := r.watch(w, group, fields[half:], every, keep, samples)
 	if err != nil {
 		return nil, err
 	}
@@ -315,23 +315,23 @@ func (t *thread) watch(w *watches, group GroupHandle, fields []Short, every, kee
 
 // remove takes everything out of the engine again. It stops at the first sign that the
 // engine does not answer.
-func (w *watches) remove(t *thread) {
-	if w == nil || t.engine == nil {
+func (w *watches) remove(r *reader) {
+	if w == nil || r.engine == nil {
 		return
 	}
-	t.s.during("ending watches")
+	r.s.thread.During("ending watches")
 	var steps []func() error
 	if w.policy {
-		steps = append(steps, func() error { return t.engine.PolicyNone(w.gpuGroup) })
+		steps = append(steps, func() error { return r.engine.PolicyNone(w.gpuGroup) })
 	}
 	for _, x := range w.on {
-		steps = append(steps, func() error { return t.engine.UnwatchFields(x.group, x.fields) })
+		steps = append(steps, func() error { return r.engine.UnwatchFields(x.group, x.fields) })
 	}
 	for _, f := range w.fields {
-		steps = append(steps, func() error { return t.engine.FieldGroupDestroy(f) })
+		steps = append(steps, func() error { return r.engine.FieldGroupDestroy(f) })
 	}
 	for _, g := range w.groups {
-		steps = append(steps, func() error { return t.engine.DestroyGroup(g) })
+		steps = append(steps, func() error { return r.engine.DestroyGroup(g) })
 	}
 	for _, step := range steps {
 		if code := codeOf(step()); code == StConnectionNotValid || code == StTimeout || code == StUninitialized {

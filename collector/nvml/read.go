@@ -87,7 +87,7 @@ func truth(b bool) float64 {
 
 // read fills in all GPUs. One that can't be asked costs nobody else anything.
 func (s *Source) read(into *fleet.Samples) error {
-	s.during("counting GPUs")
+	s.thread.During("counting GPUs")
 	count, r := s.lib.DeviceGetCount()
 	if err := check("nvmlDeviceGetCount", r); err != nil {
 		return err
@@ -101,7 +101,7 @@ func (s *Source) read(into *fleet.Samples) error {
 	}
 	listed := map[string]bool{}
 	for i := range min(count, 256) {
-		s.during(fmt.Sprintf("asked about GPU %d", i))
+		s.thread.During(fmt.Sprintf("asked about GPU %d", i))
 		d, r := s.lib.DeviceGetHandleByIndex(i)
 		if r != nvml.SUCCESS {
 			s.log.Debug("GPU can't be asked", "gpu", i, "err", returnText(r))

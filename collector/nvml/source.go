@@ -4,7 +4,6 @@ package nvml
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"runtime"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"stoker.dev/stoker/collector/thread"
 	"stoker.dev/stoker/internal/fleet"
 )
 
@@ -25,18 +25,18 @@ const (
 
 // A Source is the source nvml.
 type Source struct {
-	log  *slog.Logger
-	lib  nvml.Interface
-	jobs chan *job
-	stop chan struct{}
-	wake chan struct{}
+	log    *slog.Logger
+	lib    nvml.Interface
+	thread *thread.Thread
+	wake   chan struct{}
 
-	start   sync.Once
+	// Of the thread.
+	open    bool
+	waiting sync.WaitGroup // for events
+	stop    chan struct{}  // closed by Close
 	ended   sync.Once
-	running sync.WaitGroup
 
 	mu      sync.Mutex
-	busy    string
 	pending []event
 	known   []fleet.SampledGPU // as they were when they were well, by index
 }
@@ -47,19 +47,13 @@ type event struct {
 	at  time.Time
 }
 
-type job struct {
-	into  *fleet.Samples
-	reply chan error
-}
-
 // New returns a source over the library of the system, which is opened when it is asked.
 func New(log *slog.Logger) *Source { return newSource(log, nvml.New()) }
 
 func newSource(log *slog.Logger, lib nvml.Interface) *Source {
-	return &Source{
-		log: log.With("source", "nvml"), lib: lib,
-		jobs: make(chan *job), stop: make(chan struct{}), wake: make(chan struct{}, 1),
-	}
+	s := &Source{log: log.With("source", "nvml"), lib: lib, stop: make(chan struct{}), wake: make(chan struct{}, 1)}
+	s.thread = thread.New("the driver", s.end)
+	return s
 }
 
 // Name returns what the source is called on the page.
@@ -70,23 +64,10 @@ func (s *Source) Wake() <-chan struct{} { return s.wake }
 
 // Collect reads everything, or gives up when ctx ends.
 func (s *Source) Collect(ctx context.Context, into *fleet.Samples) error {
-	s.start.Do(func() { s.running.Go(s.run) })
-	j := &job{into: &fleet.Samples{At: into.At}, reply: make(chan error, 1)}
-	var err error
-	select {
-	case s.jobs <- j:
-		select {
-		case err = <-j.reply:
-			if err == nil {
-				*into = *j.into
-			}
-		case <-ctx.Done():
-			err = s.overdue(ctx)
-		}
-	case <-s.stop:
-		err = errors.New("closed")
-	case <-ctx.Done():
-		err = s.overdue(ctx)
+	got := fleet.Samples{At: into.At}
+	err := s.thread.Do(ctx, func() error { return s.collect(&got) })
+	if err == nil {
+		*into = got
 	}
 	s.tell(into)
 	return err
@@ -96,15 +77,6 @@ func (s *Source) Collect(ctx context.Context, into *fleet.Samples) error {
 func (s *Source) CollectEvents(_ context.Context, into *fleet.Samples) error {
 	s.tell(into)
 	return nil
-}
-
-func (s *Source) overdue(ctx context.Context) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.busy == "" {
-		return context.Cause(ctx)
-	}
-	return fmt.Errorf("the driver is %s: %w", s.busy, context.Cause(ctx))
 }
 
 func (s *Source) tell(into *fleet.Samples) {
@@ -129,21 +101,7 @@ func (s *Source) tell(into *fleet.Samples) {
 // Close ends both goroutines. A call that hangs is left to itself.
 func (s *Source) Close(ctx context.Context) error {
 	s.ended.Do(func() { close(s.stop) })
-	s.start.Do(func() {})
-	done := make(chan struct{})
-	go func() { s.running.Wait(); close(done) }()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return s.overdue(ctx)
-	}
-}
-
-func (s *Source) during(what string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.busy = what
+	return s.thread.Close(ctx)
 }
 
 // check makes an error of what a call returned.
@@ -169,38 +127,24 @@ var returnTexts = map[nvml.Return]string{
 	nvml.ERROR_NOT_SUPPORTED:     "not supported",
 }
 
-// run is the thread that asks for values.
-func (s *Source) run() {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	open := false
-	defer func() {
-		if open {
-			_ = s.lib.Shutdown() // there is nothing left to do about it
+// collect reads values, once the library is open.
+func (s *Source) collect(into *fleet.Samples) error {
+	if !s.open {
+		s.thread.During("opening the library")
+		if err := check("nvmlInit", s.lib.Init()); err != nil {
+			return err
 		}
-	}()
-	// The waiting ends before the library is closed under it.
-	var waiting sync.WaitGroup
-	defer waiting.Wait()
-	for {
-		select {
-		case <-s.stop:
-			return
-		case j := <-s.jobs:
-			var err error
-			if !open {
-				s.during("opening the library")
-				if err = check("nvmlInit", s.lib.Init()); err == nil {
-					open = true
-					waiting.Go(s.events)
-				}
-			}
-			if err == nil {
-				err = s.read(j.into)
-			}
-			s.during("")
-			j.reply <- err
-		}
+		s.open = true
+		s.waiting.Go(s.events)
+	}
+	return s.read(into)
+}
+
+// end gives the library back, after the waiting has ended: it is not closed under it.
+func (s *Source) end() {
+	s.waiting.Wait()
+	if s.open {
+		_ = s.lib.Shutdown() // there is nothing left to do about it
 	}
 }
 

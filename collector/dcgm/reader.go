@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"stoker.dev/stoker/internal/fleet"
 )
 
 // Bounds of what an engine may tell of.
@@ -36,8 +38,8 @@ const (
 
 var states = []nodeState{stateNoLibrary, stateNoEngine, stateNoDriver, stateDetached, stateSilent, stateOK}
 
-// A thread makes all calls of the library. Everything in it belongs to one goroutine.
-type thread struct {
+// A reader makes all calls of the library. Everything in it belongs to the thread.
+type reader struct {
 	s    *Source
 	o    *Options
 	log  *slog.Logger
@@ -46,7 +48,7 @@ type thread struct {
 	init bool
 
 	engine  *Engine
-	at      time.Time // of the job
+	at      time.Time // of this reading
 	retryAt time.Time
 	pause   time.Duration
 	failure error // of the last try to connect
@@ -66,193 +68,192 @@ type thread struct {
 	listErr string    // what was wrong with it
 }
 
-func newThread(s *Source) *thread {
-	t := &thread{
+func newReader(s *Source) *reader {
+	r := &reader{
 		s: s, o: &s.o, log: s.log, tape: newTape(s.o.Overlap), here: map[string]bool{},
 		labels: map[GroupEntityPair]labels{}, window: newWindow(s.o.XIDWindow),
 	}
-	if !t.o.Compatible {
-		t.o.Fields = Right(t.o.Fields)
+	if !r.o.Compatible {
+		r.o.Fields = Right(r.o.Fields)
 	}
-	s.mu.Lock()
-	t.known = slices.Clone(s.cursor.GPUs)
-	s.mu.Unlock()
-	return t
+	return r
 }
 
 // reload reads the list of fields if it has changed.
-func (t *thread) reload() {
-	if t.o.FieldsFile == "" {
+func (r *reader) reload() {
+	if r.o.FieldsFile == "" {
 		return
 	}
 	var fields []Field
-	info, err := os.Stat(t.o.FieldsFile)
+	info, err := os.Stat(r.o.FieldsFile)
 	if err == nil {
-		if info.ModTime().Equal(t.listed) {
+		if info.ModTime().Equal(r.listed) {
 			return
 		}
-		fields, err = ReadFields(t.o.FieldsFile)
+		fields, err = ReadFields(r.o.FieldsFile)
 	}
 	if err != nil {
-		if err.Error() != t.listErr {
-			t.log.Warn("list of fields can't be used, the one before stays in force", "err", err)
+		if err.Error() != r.listErr {
+			r.log.Warn("list of fields can't be used, the one before stays in force", "err", err)
 		}
-		t.listErr = err.Error()
+		r.listErr = err.Error()
 		return
 	}
-	t.listed, t.listErr = info.ModTime(), ""
-	if !t.o.Compatible {
+	r.listed, r.listErr = info.ModTime(), ""
+	if !r.o.Compatible {
 		fields = Right(fields)
 	}
-	if !slices.Equal(fields, t.o.Fields) {
-		t.log.Info("fields are read from a list", "file", t.o.FieldsFile, "fields", len(fields))
-		t.o.Fields = fields
-		t.forget()
-		clear(t.labels)
+	if !slices.Equal(fields, r.o.Fields) {
+		r.log.Info("fields are read from a list", "file", r.o.FieldsFile, "fields", len(fields))
+		r.o.Fields = fields
+		r.forget()
+		clear(r.labels)
 	}
 }
 
-// do is what a job asks for.
-func (t *thread) do(j *job) error {
-	defer t.s.during("")
-	t.at = j.at
-	t.begin(j.at)
-	if j.full {
-		t.reload()
+// do reads events and, if full, everything, after whatever has to come before.
+func (r *reader) do(into *fleet.Samples, full bool) error {
+	r.at = into.At
+	r.begin(into.At)
+	if full {
+		r.reload()
 	}
 	for again := true; ; again = false {
-		if err := t.ready(); err != nil {
+		if err := r.ready(); err != nil {
 			return err
 		}
-		err := t.read(j)
+		err := r.read(into, full)
 		if err == nil {
 			return nil
 		}
 		switch code := codeOf(err); {
 		case code.gone():
 			// The engine is another one. What was made in the old one is gone.
-			t.drop()
+			r.drop()
 			if again {
 				continue
 			}
 		case code == StGpusDetached:
-			t.state(stateDetached)
-			t.forget()
+			r.state(stateDetached)
+			r.forget()
 		case code == StNvmlNotLoaded:
-			t.state(stateNoDriver)
-			t.forget()
+			r.state(stateNoDriver)
+			r.forget()
 		case code == StTimeout:
 			// It hangs, and works again afterwards with what was made in it.
 		default:
-			t.forget()
+			r.forget()
 		}
 		return err
 	}
 }
 
-// begin notes when the source first looked.
-func (t *thread) begin(at time.Time) {
-	t.s.mu.Lock()
-	defer t.s.mu.Unlock()
-	if t.s.cursor.Begin.IsZero() {
-		t.s.cursor.Begin = at
+// begin notes when the source first looked, and what was known before a restart.
+func (r *reader) begin(at time.Time) {
+	r.s.mu.Lock()
+	defer r.s.mu.Unlock()
+	if r.s.cursor.Begin.IsZero() {
+		r.s.cursor.Begin = at
+	}
+	if r.known == nil {
+		r.known = slices.Clone(r.s.cursor.GPUs)
 	}
 }
 
-func (t *thread) state(st nodeState) {
-	t.s.mu.Lock()
-	defer t.s.mu.Unlock()
-	t.s.self.state = st
-	t.s.self.connected = t.engine != nil
+func (r *reader) state(st nodeState) {
+	r.s.mu.Lock()
+	defer r.s.mu.Unlock()
+	r.s.self.state = st
+	r.s.self.connected = r.engine != nil
 }
 
 // ready makes sure that there is a library, a connection and watches.
-func (t *thread) ready() error {
-	if t.engine == nil {
-		if t.at.Before(t.retryAt) {
-			return t.failure
+func (r *reader) ready() error {
+	if r.engine == nil {
+		if r.at.Before(r.retryAt) {
+			return r.failure
 		}
-		if err := t.connect(); err != nil {
-			t.pause = min(max(2*t.pause, t.o.FirstRetry), maxRetry)
-			t.retryAt, t.failure = t.at.Add(t.pause), err
+		if err := r.connect(); err != nil {
+			r.pause = min(max(2*r.pause, r.o.FirstRetry), maxRetry)
+			r.retryAt, r.failure = r.at.Add(r.pause), err
 			return err
 		}
-		t.pause, t.failure = 0, nil
+		r.pause, r.failure = 0, nil
 	}
-	if t.w != nil {
+	if r.w != nil {
 		return nil
 	}
-	w, err := t.setup()
+	w, err := r.setup()
 	if err == nil {
-		t.w = w
+		r.w = w
 		return nil
 	}
-	w.remove(t)
+	w.remove(r)
 	switch code := codeOf(err); {
 	case code.gone():
-		t.drop()
+		r.drop()
 	case code == StNvmlNotLoaded:
-		t.state(stateNoDriver)
+		r.state(stateNoDriver)
 	case code == StGpusDetached:
-		t.state(stateDetached)
+		r.state(stateDetached)
 	default:
-		t.state(stateNoEngine)
+		r.state(stateNoEngine)
 	}
 	return err
 }
 
 // connect opens the library, once, and finds an engine.
-func (t *thread) connect() error {
-	if t.lib == nil {
-		t.s.during("opening the library")
-		lib, err := Open(t.o.Libraries...)
+func (r *reader) connect() error {
+	if r.lib == nil {
+		r.s.thread.During("opening the library")
+		lib, err := Open(r.o.Libraries...)
 		if err != nil {
-			t.state(stateNoLibrary)
+			r.state(stateNoLibrary)
 			return err
 		}
-		t.lib = lib
-		if t.wake = lib.Wake(); t.wake != nil {
-			go t.s.waker(t.wake)
+		r.lib = lib
+		if r.wake = lib.Wake(); r.wake != nil {
+			go r.s.waker(r.wake)
 		}
 	}
-	if !t.init {
-		t.s.during("starting the library")
-		if err := t.lib.Init(); err != nil {
-			t.state(stateNoLibrary)
+	if !r.init {
+		r.s.thread.During("starting the library")
+		if err := r.lib.Init(); err != nil {
+			r.state(stateNoLibrary)
 			return err
 		}
-		t.init = true
+		r.init = true
 	}
-	engine, err := t.find()
+	engine, err := r.find()
 	if err == nil {
-		err = t.fits(engine)
+		err = r.fits(engine)
 	}
 	if err != nil {
-		t.state(stateNoEngine)
+		r.state(stateNoEngine)
 		return err
 	}
-	t.engine = engine
-	t.s.mu.Lock()
-	t.s.self.connects++
-	t.s.self.connected = true
-	t.s.mu.Unlock()
-	t.log.Info("connected to an engine", "embedded", engine.Embedded())
+	r.engine = engine
+	r.s.mu.Lock()
+	r.s.self.connects++
+	r.s.self.connected = true
+	r.s.mu.Unlock()
+	r.log.Info("connected to an engine", "embedded", engine.Embedded())
 	return nil
 }
 
 // find returns the first engine that answers. One is started here only if none does: a
 // second one on a node would be in the first one's way.
-func (t *thread) find() (*Engine, error) {
+func (r *reader) find() (*Engine, error) {
 	var errs []error
-	for _, address := range t.o.Addresses {
+	for _, address := range r.o.Addresses {
 		if isSocket(address) {
 			if _, err := os.Stat(strings.TrimPrefix(address, "unix://")); err != nil {
 				errs = append(errs, fmt.Errorf("connect to %s: %w", address, err))
 				continue
 			}
 		}
-		t.s.during("connecting")
-		engine, err := t.lib.Connect(address, connectWithin)
+		r.s.thread.During("connecting")
+		engine, err := r.lib.Connect(address, connectWithin)
 		if err == nil {
 			return engine, nil
 		}
@@ -261,11 +262,11 @@ func (t *thread) find() (*Engine, error) {
 			return nil, errors.Join(errs...) // there is one
 		}
 	}
-	if !t.o.Embed {
+	if !r.o.Embed {
 		return nil, errors.Join(errs...)
 	}
-	t.s.during("starting an engine")
-	engine, err := t.lib.Embed()
+	r.s.thread.During("starting an engine")
+	engine, err := r.lib.Embed()
 	if err != nil {
 		return nil, errors.Join(append(errs, err)...)
 	}
@@ -273,9 +274,9 @@ func (t *thread) find() (*Engine, error) {
 }
 
 // fits refuses an engine of another major version: the two talk past each other.
-func (t *thread) fits(e *Engine) error {
-	t.s.during("asking for versions")
-	ours, err := t.lib.Version()
+func (r *reader) fits(e *Engine) error {
+	r.s.thread.During("asking for versions")
+	ours, err := r.lib.Version()
 	if err != nil {
 		return errors.Join(err, e.Disconnect())
 	}
@@ -283,9 +284,9 @@ func (t *thread) fits(e *Engine) error {
 	if err != nil {
 		return errors.Join(err, e.Disconnect())
 	}
-	t.s.mu.Lock()
-	t.s.self.library, t.s.self.engine = ours, theirs
-	t.s.mu.Unlock()
+	r.s.mu.Lock()
+	r.s.self.library, r.s.self.engine = ours, theirs
+	r.s.mu.Unlock()
 	a, _, _ := strings.Cut(ours, ".")
 	b, _, _ := strings.Cut(theirs, ".")
 	if a != b {
@@ -295,46 +296,45 @@ func (t *thread) fits(e *Engine) error {
 }
 
 // forget has the watches made anew before the next reading.
-func (t *thread) forget() {
-	if t.w != nil {
-		t.w.remove(t)
-		t.w = nil
+func (r *reader) forget() {
+	if r.w != nil {
+		r.w.remove(r)
+		r.w = nil
 	}
 }
 
 // drop gives the connection up. The engine is asked for nothing: it has gone.
-func (t *thread) drop() {
-	t.w = nil
-	if t.engine == nil {
+func (r *reader) drop() {
+	r.w = nil
+	if r.engine == nil {
 		return
 	}
-	t.s.during("disconnecting")
-	if err := t.engine.Disconnect(); err != nil && codeOf(err) != StConnectionNotValid {
-		t.log.Debug("disconnect", "err", err)
+	r.s.thread.During("disconnecting")
+	if err := r.engine.Disconnect(); err != nil && codeOf(err) != StConnectionNotValid {
+		r.log.Debug("disconnect", "err", err)
 	}
-	t.engine = nil
-	clear(t.here)
-	t.state(stateNoEngine)
-	t.log.Warn("the engine has gone")
+	r.engine = nil
+	clear(r.here)
+	r.state(stateNoEngine)
+	r.log.Warn("the engine has gone")
 }
 
 // close gives everything back.
-func (t *thread) close() {
-	t.forget()
-	if t.engine != nil {
-		t.s.during("disconnecting")
-		if err := t.engine.Disconnect(); err != nil {
-			t.log.Debug("disconnect", "err", err)
+func (r *reader) close() {
+	r.forget()
+	if r.engine != nil {
+		r.s.thread.During("disconnecting")
+		if err := r.engine.Disconnect(); err != nil {
+			r.log.Debug("disconnect", "err", err)
 		}
 	}
-	t.s.during("")
-	t.values.Free()
-	t.events.Free()
-	if t.wake != nil {
-		_ = t.wake.Close() // ends the waker; nothing was written
+	r.values.Free()
+	r.events.Free()
+	if r.wake != nil {
+		_ = r.wake.Close() // ends the waker; nothing was written
 	}
-	if t.lib != nil {
-		t.lib.Close()
+	if r.lib != nil {
+		r.lib.Close()
 	}
 }
 
@@ -353,47 +353,47 @@ func (s *Source) waker(f *os.File) {
 }
 
 // groupName returns a name that no other client of the engine has.
-func (t *thread) groupName() string {
-	t.names++
-	return "stoker-" + strconv.Itoa(os.Getpid()) + "-" + strconv.FormatInt(time.Now().UnixNano(), 36) + "-" + strconv.Itoa(t.names)
+func (r *reader) groupName() string {
+	r.names++
+	return "stoker-" + strconv.Itoa(os.Getpid()) + "-" + strconv.FormatInt(time.Now().UnixNano(), 36) + "-" + strconv.Itoa(r.names)
 }
 
 // identify learns who a GPU is and reports whether that is known.
-func (t *thread) identify(id uint32) (bool, error) {
-	t.s.during(fmt.Sprintf("asking who GPU %d is", id))
-	a, err := t.engine.GetDeviceAttributes(id)
+func (r *reader) identify(id uint32) (bool, error) {
+	r.s.thread.During(fmt.Sprintf("asking who GPU %d is", id))
+	a, err := r.engine.GetDeviceAttributes(id)
 	if err != nil {
 		return false, err
 	}
 	if a.UUID == "" {
-		return slices.ContainsFunc(t.known, func(g knownGPU) bool { return g.ID == id }), nil
+		return slices.ContainsFunc(r.known, func(g knownGPU) bool { return g.ID == id }), nil
 	}
 	// A GPU that was under this number may be under another one now, or gone.
-	t.known = slices.DeleteFunc(t.known, func(g knownGPU) bool {
+	r.known = slices.DeleteFunc(r.known, func(g knownGPU) bool {
 		return g.UUID == a.UUID || g.PCI != "" && g.PCI == a.PCI
 	})
-	if len(t.known) < maxGPUs {
-		t.known = append(t.known, knownGPU{id, a.UUID, a.PCI, a.Name, a.Serial})
+	if len(r.known) < maxGPUs {
+		r.known = append(r.known, knownGPU{id, a.UUID, a.PCI, a.Name, a.Serial})
 	}
-	slices.SortFunc(t.known, func(x, y knownGPU) int { return cmp.Or(cmp.Compare(x.ID, y.ID), cmp.Compare(x.UUID, y.UUID)) })
-	t.here[a.UUID] = true
-	t.s.mu.Lock()
-	t.s.cursor.GPUs = slices.Clone(t.known)
-	t.s.mu.Unlock()
+	slices.SortFunc(r.known, func(x, y knownGPU) int { return cmp.Or(cmp.Compare(x.ID, y.ID), cmp.Compare(x.UUID, y.UUID)) })
+	r.here[a.UUID] = true
+	r.s.mu.Lock()
+	r.s.cursor.GPUs = slices.Clone(r.known)
+	r.s.mu.Unlock()
 	return true, nil
 }
 
 // who returns the identity of the GPU that the engine has under a number now. One that
 // this engine can't identify keeps the identity that the number had before.
-func (t *thread) who(id uint32) (knownGPU, bool) {
+func (r *reader) who(id uint32) (knownGPU, bool) {
 	at := -1
-	for i, g := range t.known {
-		if g.ID == id && (at < 0 || t.here[g.UUID]) {
+	for i, g := range r.known {
+		if g.ID == id && (at < 0 || r.here[g.UUID]) {
 			at = i
 		}
 	}
 	if at < 0 {
 		return knownGPU{ID: id}, false
 	}
-	return t.known[at], true
+	return r.known[at], true
 }
