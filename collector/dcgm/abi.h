@@ -100,6 +100,16 @@ struct abi_health_v5 {
 	struct abi_incident incidents[1024];
 };
 
+// Since DCGM 4.4. Its size was measured; that an entity's number comes before its
+// statuses is so in all structs of this kind, and what is read is checked.
+struct abi_peers {
+	uint32_t version, count;
+	struct {
+		uint32_t gpu;
+		uint32_t status[ABI_MAX_DEVICES]; // by place in gpus
+	} gpus[ABI_MAX_DEVICES];
+};
+
 struct abi_policy_parameter {
 	uint32_t kind; // 0: yes or no, 1: number
 	int64_t value;
@@ -192,6 +202,9 @@ ABI_SIZE(abi_health_v5, 1069068);
 ABI_AT(abi_health_v5, overall, 4);
 ABI_AT(abi_health_v5, count, 8);
 ABI_AT(abi_health_v5, incidents, 12);
+ABI_SIZE(abi_peers, 4232);
+ABI_AT(abi_peers, count, 4);
+ABI_AT(abi_peers, gpus, 8);
 ABI_SIZE(abi_policy, 144);
 ABI_AT(abi_policy, condition, 4);
 ABI_AT(abi_policy, mode, 8);
@@ -215,6 +228,7 @@ _Static_assert(ABI_VERSION(struct abi_attributes, 3) == 0x03001464, "attributes"
 _Static_assert(ABI_VERSION(struct abi_mig_hierarchy, 2) == 0x02011f08, "MIG hierarchy");
 _Static_assert(ABI_VERSION(struct abi_health_v4, 4) == 0x0401050c, "health v4");
 _Static_assert(ABI_VERSION(struct abi_health_v5, 5) == 0x0510500c, "health v5");
+_Static_assert(ABI_VERSION(struct abi_peers, 1) == 0x01001088, "peers");
 _Static_assert(ABI_VERSION(struct abi_policy, 1) == 0x01000090, "policy");
 _Static_assert(ABI_VERSION(struct abi_policy_response, 2) == 0x02000020, "policy response");
 _Static_assert(ABI_VERSION(struct abi_version_info, 2) == 0x02000204, "version info");

@@ -34,6 +34,7 @@
 	F(since, dcgmGetValuesSince_v2, (uintptr_t, uintptr_t, uintptr_t, int64_t, int64_t *, abi_values_cb, void *))  \
 	F(health_set, dcgmHealthSet, (uintptr_t, uintptr_t, uint32_t))                                                 \
 	F(health, dcgmHealthCheck, (uintptr_t, uintptr_t, void *))                                                     \
+	F(peers, dcgmGetNvLinkP2PStatus, (uintptr_t, struct abi_peers *))                                              \
 	F(policy_set, dcgmPolicySet, (uintptr_t, uintptr_t, struct abi_policy *, uintptr_t))                           \
 	F(policy_register, dcgmPolicyRegister_v2, (uintptr_t, uintptr_t, uint32_t, abi_policy_cb, uint64_t))           \
 	F(policy_unregister, dcgmPolicyUnregister, (uintptr_t, uintptr_t, uint32_t))
@@ -172,6 +173,12 @@ int dcgm_health(struct dcgm *d, uintptr_t h, uintptr_t group, struct dcgm_incide
 		out[k] = (struct dcgm_incident){x->entity, x->system, x->health, x->code};
 	}
 	return code;
+}
+
+int dcgm_peers(struct dcgm *d, uintptr_t h, struct abi_peers *out) {
+	memset(out, 0, sizeof *out); // no count: of all GPUs
+	out->version = ABI_VERSION(*out, 1);
+	return CALL(peers, h, out);
 }
 
 // is_blank looks at a value whose status is fine: it may still say that there is none.

@@ -59,6 +59,9 @@ int dcgm_health_set(struct dcgm *d, uintptr_t h, uintptr_t group, uint32_t syste
 // dcgm_health fills at most room incidents; *n is how many there were.
 int dcgm_health(struct dcgm *d, uintptr_t h, uintptr_t group, struct dcgm_incident *out, uint32_t room, uint32_t *n);
 
+// dcgm_peers asks which GPUs reach each other over NVLink, all of them.
+int dcgm_peers(struct dcgm *d, uintptr_t h, struct abi_peers *out);
+
 // dcgm_latest reads what the engine has of each entity and field, never the driver.
 // Raw has room for entities times fields values; one sample is made of each.
 int dcgm_latest(struct dcgm *d, uintptr_t h, const struct abi_pair *entities, uint32_t ne, const uint16_t *fields,

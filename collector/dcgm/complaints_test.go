@@ -336,12 +336,17 @@ func TestComplaint_17_ProfilingThatIsRefused(t *testing.T) {
 }
 
 func TestComplaint_18_ARateIsNoCounter(t *testing.T) {
-	for _, f := range dcgm.DefaultFields() {
-		if f.ID == 449 || 1009 <= f.ID && f.ID <= 1012 {
-			if f.Type != "gauge" {
-				t.Errorf("%s is a %s", f.Name, f.Type)
+	rates := 0
+	for _, f := range newNode(t, dcgm.Options{}).collect().Fields {
+		switch f.Name {
+		case "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "DCGM_FI_PROF_PCIE_TX_BYTES", "DCGM_FI_PROF_PCIE_RX_BYTES":
+			if rates++; f.Type != "gauge" || !strings.Contains(strings.ToLower(f.Help), "rate of data") {
+				t.Errorf("%s is a %s: %s", f.Name, f.Type, f.Help)
 			}
 		}
+	}
+	if rates != 3 {
+		t.Errorf("%d rates are shown, want 3", rates)
 	}
 }
 

@@ -1,10 +1,12 @@
 package dcgm
 
 import (
+	"cmp"
 	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -110,7 +112,7 @@ func ParseFields(text string) ([]Field, error) {
 
 // fieldNumber returns the number of a field by any of its names, 0 for what is made here.
 func fieldNumber(name string) (Short, bool) {
-	if name == xidCount || name == healthStatus || slices.Contains(notMade, name) {
+	if slices.Contains(made, name) || slices.Contains(notMade, name) {
 		return 0, true
 	}
 	for _, f := range fieldNames {
@@ -122,18 +124,43 @@ func fieldNumber(name string) (Short, bool) {
 	return id, ok
 }
 
+// made are the families that are not a field of the engine's, but made of some here.
+var made = []string{xidCount, clockCount, healthStatus, peerStatus}
+
 // notMade are families of dcgm-exporter that this collector does not have. A list may
-// name them; the page says that they are absent.
-var notMade = []string{"DCGM_EXP_CLOCK_EVENTS_COUNT", "DCGM_EXP_P2P_STATUS"}
+// name them; the page says that they are absent. stoker_gpu_xid_errors_total counts the XIDs.
+var notMade = []string{"DCGM_EXP_CLOCK_EVENTS_TOTAL", "DCGM_EXP_XID_ERRORS_TOTAL"}
+
+// arranged returns the fields in the order in which dcgm-exporter shows them, by number and
+// then what is made of them, and with the types that they should have unless it is to be as there.
+func arranged(fields []Field, compatible bool) []Field {
+	if compatible {
+		fields = slices.Clone(fields)
+	} else {
+		fields = Right(fields)
+	}
+	place := func(f Field) int {
+		if i := slices.Index(made, f.Name); i >= 0 {
+			return math.MaxUint16 + i
+		}
+		return int(f.ID)
+	}
+	slices.SortStableFunc(fields, func(x, y Field) int { return cmp.Compare(place(x), place(y)) })
+	return fields
+}
 
 // Right returns the fields with the types that they should have: lists that are passed
-// around call some rates counters.
+// around call some rates counters, and counts of a window, which fall.
 func Right(fields []Field) []Field {
 	out := slices.Clone(fields)
 	for i := range out {
-		rate := out[i].ID == 449 || 1009 <= out[i].ID && out[i].ID <= 1012
-		if out[i].Type == "counter" && (rate || out[i].Name == xidCount) {
-			out[i].Type = "gauge"
+		f := &out[i]
+		rate := f.ID == 449 || 1009 <= f.ID && f.ID <= 1012
+		if f.Type == "counter" && (rate || f.Name == xidCount || f.Name == clockCount) {
+			f.Type = "gauge"
+		}
+		if f.ID == 449 && f.Help == bandwidthHelp {
+			f.Help = "Rate of data over all NVLinks, sent and received (in MB/s)."
 		}
 	}
 	return out

@@ -14,6 +14,7 @@ const label = "label"
 // The numbers of fields that mean more than a value.
 const (
 	fieldBind    Short = 6
+	fieldClocks  Short = 112 // why the clocks are held down, as bits
 	fieldXID     Short = 230
 	fieldNVLink  Short = 450
 	firstProfile Short = 1000
@@ -23,7 +24,9 @@ const (
 // The families that dcgm-exporter makes itself.
 const (
 	xidCount     = "DCGM_EXP_XID_ERRORS_COUNT"
+	clockCount   = "DCGM_EXP_CLOCK_EVENTS_COUNT"
 	healthStatus = "DCGM_EXP_GPU_HEALTH_STATUS"
+	peerStatus   = "DCGM_EXP_P2P_STATUS"
 )
 
 func (s Short) profiling() bool { return firstProfile <= s && s <= lastProfile }
@@ -40,8 +43,11 @@ func (s Short) ofInstance() bool {
 	return false
 }
 
-// DefaultFields are those that dcgm-exporter shows unless it is told otherwise, with the
-// types that are right: a rate is no counter.
+// bandwidthHelp is what dcgm-exporter says of field 449, which is no counter.
+const bandwidthHelp = "Total number of NVLink bandwidth counters for all lanes."
+
+// DefaultFields are those that dcgm-exporter shows unless it is told otherwise, as its own
+// list has them, and the health checks.
 func DefaultFields() []Field {
 	return []Field{
 		{100, "DCGM_FI_DEV_SM_CLOCK", "gauge", "SM clock frequency (in MHz)."},
@@ -59,7 +65,7 @@ func DefaultFields() []Field {
 		{251, "DCGM_FI_DEV_FB_FREE", "gauge", "Framebuffer memory free (in MiB)."},
 		{252, "DCGM_FI_DEV_FB_USED", "gauge", "Framebuffer memory used (in MiB)."},
 		{253, "DCGM_FI_DEV_FB_RESERVED", "gauge", "Framebuffer memory reserved (in MiB)."},
-		{449, "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "gauge", "Rate of data over all NVLinks, sent and received (in MB/s)."},
+		{449, "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "counter", bandwidthHelp},
 		{526, "DCGM_FI_DEV_VGPU_LICENSE_STATUS", "gauge", "vGPU License status"},
 		{393, "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "counter", "Number of remapped rows for uncorrectable errors"},
 		{394, "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "counter", "Number of remapped rows for correctable errors"},

@@ -2,7 +2,6 @@ package dcgm
 
 import (
 	"cmp"
-	"strconv"
 	"time"
 
 	"stoker.dev/stoker/internal/fleet"
@@ -53,26 +52,6 @@ func (r *reader) addHealth(into *fleet.Samples, places []place) error {
 		}
 	}
 	return nil
-}
-
-// codeName names an error of the health checks. Their list grows with every release; a
-// number says more than a wrong name.
-func codeName(code uint32) string {
-	if name, ok := codeNames[code]; ok {
-		return "DCGM_FR_" + name
-	}
-	return "DCGM_FR_" + strconv.Itoa(int(code))
-}
-
-// codeNames are those that the passive checks have.
-var codeNames = map[uint32]string{
-	3: "PCI_REPLAY_RATE", 4: "VOLATILE_DBE_DETECTED", 5: "VOLATILE_SBE_DETECTED", 6: "PENDING_PAGE_RETIREMENTS",
-	7: "RETIRED_PAGES_LIMIT", 8: "RETIRED_PAGES_DBE_LIMIT", 9: "CORRUPT_INFOROM", 10: "CLOCK_THROTTLE_THERMAL",
-	11: "POWER_UNREADABLE", 12: "CLOCK_THROTTLE_POWER", 13: "NVLINK_ERROR_THRESHOLD", 14: "NVLINK_DOWN",
-	15: "NVSWITCH_FATAL_ERROR", 16: "NVSWITCH_NON_FATAL_ERROR", 40: "THERMAL_VIOLATIONS", 41: "THERMAL_VIOLATIONS_TS",
-	42: "TEMP_VIOLATION", 43: "THROTTLING_VIOLATION", 70: "NVLINK_CRC_ERROR_THRESHOLD", 71: "NVLINK_ERROR_CRITICAL",
-	80: "ROW_REMAP_FAILURE", 81: "UNCONTAINED_ERROR", 83: "DBE_PENDING_PAGE_RETIREMENTS", 84: "UNCORRECTABLE_ROW_REMAP",
-	85: "PENDING_ROW_REMAP", 101: "XID_ERROR", 102: "SBE_VIOLATION", 103: "DBE_VIOLATION", 109: "SXID_ERROR",
 }
 
 // A window is what happened lately.

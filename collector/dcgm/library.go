@@ -86,6 +86,12 @@ type Incident struct {
 	Code   uint32
 }
 
+// A NvLinkPeers is how one GPU reaches all that are in the same answer.
+type NvLinkPeers struct {
+	GPU    uint32
+	Status []uint32 // by place in the answer; 0 is fine
+}
+
 // HealthAll asks for all health checks.
 const HealthAll = 0xffffffff
 

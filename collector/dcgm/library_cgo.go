@@ -264,6 +264,25 @@ func (e *Engine) HealthCheck(group GroupHandle) ([]Incident, error) {
 	return out, nil
 }
 
+// GetNvLinkP2PStatus returns which GPUs reach each other over NVLink. The engine asks the
+// driver; one before 4.4 can't tell.
+func (e *Engine) GetNvLinkP2PStatus() ([]NvLinkPeers, error) {
+	p := (*C.struct_abi_peers)(C.malloc(C.sizeof_struct_abi_peers))
+	defer C.free(unsafe.Pointer(p))
+	if err := result("dcgmGetNvLinkP2PStatus", int32(C.dcgm_peers(e.l.d, e.h, p))); err != nil {
+		return nil, err
+	}
+	out := make([]NvLinkPeers, min(int(p.count), len(p.gpus)))
+	for i := range out {
+		x := &p.gpus[i]
+		out[i] = NvLinkPeers{GPU: uint32(x.gpu), Status: make([]uint32, len(out))}
+		for k := range out {
+			out[i].Status[k] = uint32(x.status[k])
+		}
+	}
+	return out, nil
+}
+
 // PolicyXID has the engine wake us up at each XID, see [Library.Wake].
 func (e *Engine) PolicyXID(group GroupHandle) error {
 	return result("dcgmPolicyRegister_v2", int32(C.dcgm_policy_xid(e.l.d, e.h, C.uintptr_t(group))))

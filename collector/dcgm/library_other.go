@@ -58,6 +58,8 @@ func (*Engine) HealthSet(GroupHandle, uint32) error { return errNoCgo }
 
 func (*Engine) HealthCheck(GroupHandle) ([]Incident, error) { return nil, errNoCgo }
 
+func (*Engine) GetNvLinkP2PStatus() ([]NvLinkPeers, error) { return nil, errNoCgo }
+
 func (*Engine) PolicyXID(GroupHandle) error { return errNoCgo }
 
 func (*Engine) PolicyNone(GroupHandle) error { return errNoCgo }

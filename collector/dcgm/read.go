@@ -45,8 +45,16 @@ func (r *reader) read(values *fleet.Samples, full bool) error {
 		absent[absence{r.nameOf(f), "refused: " + why.String()}] = len(w.gpuEntities)
 	}
 	for _, f := range r.o.Fields {
-		if slices.Contains(notMade, f.Name) {
+		switch {
+		case slices.Contains(notMade, f.Name):
 			absent[absence{f.Name, "not made by this collector"}] = len(w.gpuEntities)
+		case f.Name == peerStatus:
+			if err := r.readPeers(); err != nil {
+				return err
+			}
+			if r.peers.why != "" {
+				absent[absence{f.Name, r.peers.why}] = len(w.gpuEntities)
+			}
 		}
 		if f.Type != label {
 			values.Fields = append(values.Fields, fleet.Field{Name: f.Name, Type: f.Type, Help: f.Help})
@@ -65,6 +73,13 @@ func (r *reader) read(values *fleet.Samples, full bool) error {
 	}
 	r.judge(values, places)
 	r.addXIDs(values, places)
+	if err := r.readClocks(); err != nil {
+		return err
+	}
+	if r.lists(clockCount) {
+		r.addClocks(values, places)
+	}
+	r.addPeers(values, places)
 	if w.health {
 		if err := r.addHealth(values, places); err != nil {
 			return err
@@ -285,6 +300,9 @@ func (r *reader) nameOf(id Short) string {
 		if f.ID == id {
 			return f.Name
 		}
+	}
+	if id == fieldClocks {
+		return clockCount
 	}
 	return strconv.Itoa(int(id))
 }

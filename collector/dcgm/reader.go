@@ -60,6 +60,8 @@ type reader struct {
 	tape   *tape
 	labels map[GroupEntityPair]labels
 	window *window
+	clocks *clocks
+	peers  peers
 	values Values
 	events Values
 	cut    int // events that there was no room for
@@ -72,10 +74,9 @@ func newReader(s *Source) *reader {
 	r := &reader{
 		s: s, o: &s.o, log: s.log, tape: newTape(s.o.Overlap), here: map[string]bool{},
 		labels: map[GroupEntityPair]labels{}, window: newWindow(s.o.XIDWindow),
+		clocks: newClocks(s.o.ClockWindow, s.o.Compatible),
 	}
-	if !r.o.Compatible {
-		r.o.Fields = Right(r.o.Fields)
-	}
+	r.o.Fields = arranged(r.o.Fields, r.o.Compatible)
 	return r
 }
 
@@ -100,9 +101,7 @@ func (r *reader) reload() {
 		return
 	}
 	r.listed, r.listErr = info.ModTime(), ""
-	if !r.o.Compatible {
-		fields = Right(fields)
-	}
+	fields = arranged(fields, r.o.Compatible)
 	if !slices.Equal(fields, r.o.Fields) {
 		r.log.Info("fields are read from a list", "file", r.o.FieldsFile, "fields", len(fields))
 		r.o.Fields = fields
@@ -297,6 +296,7 @@ func (r *reader) fits(e *Engine) error {
 
 // forget has the watches made anew before the next reading.
 func (r *reader) forget() {
+	r.peers = peers{} // there may be other GPUs
 	if r.w != nil {
 		r.w.remove(r)
 		r.w = nil

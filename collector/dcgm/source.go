@@ -36,10 +36,13 @@ type Options struct {
 	// FieldsFile is a list of fields that is read instead, anew when the file has changed.
 	// One that can't be used leaves those in force that were there before.
 	FieldsFile string
-	// Compatible leaves the types as the list has them, though some are wrong.
+	// Compatible leaves the types as the list has them, though some are wrong, and counts
+	// clock events as dcgm-exporter does: the samples that have one.
 	Compatible bool
 	// XIDWindow is for how long XIDs stay in DCGM_EXP_XID_ERRORS_COUNT; 5m when zero.
 	XIDWindow time.Duration
+	// ClockWindow is the same for DCGM_EXP_CLOCK_EVENTS_COUNT.
+	ClockWindow time.Duration
 	// Watch is how often the engine reads the fields; 1s when zero.
 	Watch time.Duration
 	// XIDFor is for how long the last XID is shown as the value of its field; for ever when
@@ -62,6 +65,9 @@ func (o *Options) defaults() {
 	}
 	if o.XIDWindow == 0 {
 		o.XIDWindow = 5 * time.Minute
+	}
+	if o.ClockWindow == 0 {
+		o.ClockWindow = 5 * time.Minute
 	}
 	if o.Watch == 0 {
 		o.Watch = time.Second

@@ -31,6 +31,7 @@ type watches struct {
 	xidGroup  GroupHandle // both, and compute instances
 	xids      FieldHandle
 	others    FieldHandle // events of whole GPUs; 0 where the engine has none
+	clocks    FieldHandle // why clocks were held down; 0 where nobody wants to know
 	policy    bool
 	health    bool
 	silent    map[uint32]bool // well, and without any value
@@ -213,6 +214,11 @@ func (r *reader) watchAll(w *watches) error {
 	if w.others, err = r.watchEvents(w, w.gpuGroup, fieldBind); err != nil {
 		return err
 	}
+	if r.lists(clockCount) {
+		if w.clocks, err = r.watchEvents(w, w.gpuGroup, fieldClocks); err != nil {
+			return err
+		}
+	}
 	var plain, profiling, parts, partsProfiling []Short
 	seen := map[Short]bool{}
 	for _, f := range r.o.Fields {
@@ -256,10 +262,15 @@ func (r *reader) watchAll(w *watches) error {
 	}
 	// Both only add to what is read anyway.
 	w.policy = r.engine.PolicyXID(w.gpuGroup) == nil
-	if slices.ContainsFunc(r.o.Fields, func(f Field) bool { return f.Name == healthStatus }) {
+	if r.lists(healthStatus) {
 		w.health = r.engine.HealthSet(w.gpuGroup, HealthAll) == nil
 	}
 	return nil
+}
+
+// lists reports whether a family is wanted.
+func (r *reader) lists(name string) bool {
+	return slices.ContainsFunc(r.o.Fields, func(f Field) bool { return f.Name == name })
 }
 
 // watchEvents watches one field whose samples are events; 0 when the engine refuses.

@@ -109,11 +109,13 @@ static struct {
 	int ring_n;
 	struct incident incidents[64];
 	int incident_n;
+	uint32_t peers[32][32];
+	int peer_code, peer_odd;
 	int (*policy)(void *, uint64_t);
 	uint64_t policy_user;
 	int policy_group;
 	char engine_version[32], library_version[32], driver[64];
-	int64_t calls, latest_calls, since_calls, attribute_calls, live_reads;
+	int64_t calls, latest_calls, since_calls, attribute_calls, peer_calls, live_reads;
 } w;
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
@@ -408,6 +410,9 @@ static int64_t control(const char *line) {
 		xid(GPU, (uint32_t)a, b, c, d);
 	} else if (is(line, "xid-of", "%lld %lld %lld %lld %lld", 5, &a, &b, &c, &d, &e)) {
 		xid((uint32_t)a, (uint32_t)b, c, d, e);
+	} else if (is(line, "sample", "%lld %lld %lld %lld", 4, &a, &b, &c, &d) && find(GPU, (uint32_t)a)) { // GPU FIELD VALUE AGE
+		int64_t t = now_us();
+		add_event(GPU, (uint32_t)a, (uint16_t)b, c, 0, t - d, t);
 	} else if (is(line, "kernel", "%lld %lld %lld", 3, &a, &b, &c) && w.ring_n < 1024) {
 		int64_t at = now_us() - c;
 		w.ring[w.ring_n++] = (struct kernel_line){(uint32_t)a, b, at};
@@ -474,6 +479,14 @@ static int64_t control(const char *line) {
 		w.incidents[w.incident_n++] = (struct incident){(uint32_t)a, (uint32_t)b, (uint32_t)c, (uint32_t)d};
 	} else if (is(line, "health-none", "", 0)) {
 		w.incident_n = 0;
+	} else if (is(line, "peers", "%lld %lld %lld", 3, &a, &b, &c) && a >= 0 && a < 32 && b >= 0 && b < 32) {
+		w.peers[a][b] = (uint32_t)c;
+	} else if (is(line, "peers-code", "%lld", 1, &a)) {
+		w.peer_code = (int)a;
+	} else if (is(line, "peers-odd", "%lld", 1, &a)) {
+		w.peer_odd = (int)a;
+	} else if (is(line, "peer-calls", "", 0)) {
+		return w.peer_calls;
 	} else if (is(line, "calls", "", 0)) {
 		return w.calls;
 	} else if (is(line, "latest-calls", "", 0)) {
