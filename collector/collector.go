@@ -81,6 +81,9 @@ type Options struct {
 	// See is told of what should be heard of at once, after the page shows it, and must
 	// not block. May be nil.
 	See func([]Sighting)
+	// Label may add labels and copies to the values of a source before they are shown. It
+	// must not block, nor change labels in place. May be nil.
+	Label func(*fleet.Samples)
 	// Own appends families of the program's own to the page. May be nil.
 	Own func(dst []byte) []byte
 }
@@ -261,6 +264,9 @@ func (c *Collector) collected(i int, s *fleet.Samples) {
 		c.book.bootID = boot
 	}
 	places, cut := c.book.list(i, s)
+	if c.o.Label != nil {
+		c.o.Label(s)
+	}
 	told.shown = c.screen.show(c.node, s, places, len(told.shown.text))
 	told.dropped += uint64(s.Dropped + cut + told.shown.dropped)
 	told.mig = s.MIG

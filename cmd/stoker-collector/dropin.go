@@ -23,6 +23,7 @@ type dropin struct {
 	windowMS   int
 	kubernetes bool
 	pods       pods.Options
+	allow      []string // labels of pods, as expressions
 	ignored    []string // flags that were given and have no effect
 
 	badEnv []error
@@ -39,18 +40,9 @@ func (d *dropin) flags(f *pflag.FlagSet, listen *string) {
 		"the same as --dcgm-engine (env DCGM_REMOTE_HOSTENGINE_INFO)")
 	f.IntVarP(&d.windowMS, "xid-count-window-size", "x", d.number("DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE"),
 		"milliseconds for which DCGM_EXP_XID_ERRORS_COUNT counts, 300000 if 0 (env DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE)")
-	f.BoolVarP(&d.kubernetes, "kubernetes", "k", d.yes("DCGM_EXPORTER_KUBERNETES"),
-		"show which pods have which GPUs (env DCGM_EXPORTER_KUBERNETES)")
-	f.StringVar(&d.pods.Socket, "pod-resources-kubelet-socket", os.Getenv("DCGM_POD_RESOURCES_KUBELET_SOCKET"),
-		"the kubelet's socket; /var/lib/kubelet/pod-resources/kubelet.sock if empty (env DCGM_POD_RESOURCES_KUBELET_SOCKET)")
-	f.StringSliceVar(&d.pods.Resources, "nvidia-resource-names", split(os.Getenv("NVIDIA_RESOURCE_NAMES")),
-		"names of resources that are GPUs beside nvidia.com/gpu and nvidia.com/mig-* (env NVIDIA_RESOURCE_NAMES)")
+	d.podFlags(f)
 	// What has no effect is accepted, and said in the log.
 	for _, x := range []struct{ name, short string }{
-		{"kubernetes-enable-pod-labels", ""},
-		{"kubernetes-enable-pod-uid", ""},
-		{"kubernetes-virtual-gpus", ""},
-		{"kubernetes-enable-dra", ""},
 		{"use-old-namespace", "o"},
 		{"no-hostname", "n"},
 		{"fake-gpus", ""},
@@ -64,8 +56,6 @@ func (d *dropin) flags(f *pflag.FlagSet, listen *string) {
 		d.hide(f, x.name)
 	}
 	for _, x := range []struct{ name, short string }{
-		{"kubernetes-gpu-id-type", ""},
-		{"kubernetes-pod-label-allowlist-regex", ""},
 		{"cpu-devices", "p"},
 		{"devices", "d"},
 		{"switch-devices", "s"},
@@ -130,7 +120,7 @@ func split(list string) []string {
 
 // apply makes our settings of them, and returns what is wrong.
 func (d *dropin) apply(o *dcgm.Options, interval *time.Duration) []error {
-	errs := d.badEnv
+	var errs []error
 	for _, n := range []struct {
 		flag string
 		ms   int

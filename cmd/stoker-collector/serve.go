@@ -17,6 +17,7 @@ import (
 	"stoker.dev/stoker/collector"
 	"stoker.dev/stoker/collector/pods"
 	"stoker.dev/stoker/collector/push"
+	"stoker.dev/stoker/internal/fleet"
 )
 
 // bootIDFile is where the kernel says which boot this is.
@@ -50,14 +51,20 @@ func serve(ctx context.Context, s settings, stderr io.Writer) error {
 	sources, own := s.open(log)
 	own = append(own, pusher.AppendPage)
 	var c *collector.Collector
-	lister := pods.New(log, s.dropin.pods)
+	lister := pods.New(log, s.dropin.pods, func() pods.Seen {
+		return pods.Seen{Node: node, GPUs: c.GPUs(), MIG: c.MIG()}
+	})
+	var label func(*fleet.Samples)
 	if s.dropin.kubernetes {
-		own = append(own, func(dst []byte) []byte { return lister.AppendPage(dst, node, c.GPUs()) })
+		own = append(own, lister.AppendPage)
+		if s.dcgm.Compatible {
+			label = lister.Label
+		}
 	}
 	own = append(own, appendProcess)
 	c, err = collector.New(log, node, sources, collector.Options{
 		BootID: boot, Interval: s.interval, Watchdog: s.watchdog, StaleAfter: s.staleAfter, State: s.state,
-		See: pusher.See, Own: func(dst []byte) []byte {
+		See: pusher.See, Label: label, Own: func(dst []byte) []byte {
 			for _, add := range own {
 				dst = add(dst)
 			}

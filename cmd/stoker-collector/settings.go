@@ -89,6 +89,8 @@ func (s *settings) validate() error {
 	bad := func(flag, format string, args ...any) {
 		errs = append(errs, fmt.Errorf("--%s: %s", flag, fmt.Sprintf(format, args...)))
 	}
+	errs = append(errs, s.dropin.badEnv...)
+	errs = append(errs, s.dropin.applyPods(s.node)...)
 	usesDCGM := slices.Contains(s.sources, "dcgm")
 	if usesDCGM {
 		errs = append(errs, s.dropin.apply(&s.dcgm, &s.interval)...)

@@ -30,6 +30,9 @@ const maxSmall = 1 << 20
 // ErrNoCluster says that the program does not run in a pod, or in one without a service account.
 var ErrNoCluster = errors.New("not in a pod with a service account")
 
+// ErrTooLong says that an answer was longer than asked for.
+var ErrTooLong = errors.New("answer is too long")
+
 // A StatusError is an answer that is not 200.
 type StatusError struct {
 	Code    int
@@ -85,7 +88,7 @@ func InCluster(folder string) (*Client, error) {
 }
 
 // Get reads one path. Accept is the form asked for, JSON when empty; an answer of more than
-// limit bytes is an error, and so is one that is not 200: a [*StatusError].
+// limit bytes is an error, [ErrTooLong], and so is one that is not 200, a [*StatusError].
 func (c *Client) Get(ctx context.Context, path string, query url.Values, accept string, limit int64) ([]byte, error) {
 	token, err := small(c.token)
 	if err != nil {
@@ -115,7 +118,7 @@ func (c *Client) Get(ctx context.Context, path string, query url.Values, accept 
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
 	if int64(len(body)) > limit {
-		return nil, fmt.Errorf("read %s: over %d bytes", path, limit)
+		return nil, fmt.Errorf("%w: %s: over %d bytes", ErrTooLong, path, limit)
 	}
 	return body, nil
 }

@@ -76,7 +76,7 @@ func TestReading(t *testing.T) {
 	}
 	// A token that was replaced is used at once.
 	write(t, folder, "token", "second")
-	if _, err := c.Get(t.Context(), "/api", nil, "application/json;as=x", 9); err == nil || err.Error() != "read /api: over 9 bytes" {
+	if _, err := c.Get(t.Context(), "/api", nil, "application/json;as=x", 9); !errors.Is(err, ErrTooLong) {
 		t.Errorf("err = %v, want that it is too long", err)
 	}
 	want := []string{"GET /api?a=b+c Bearer first application/json", "GET /api Bearer second application/json;as=x"}

@@ -1,7 +1,8 @@
-// Package pods says which pods hold which GPUs of a node. It owns the conversation with the
-// kubelet, in the background, and the reading of device ids in all the forms that device
-// plugins give them. What it knows is shown as series of its own, so that no series of a
-// GPU comes, goes or changes with a pod.
+// Package pods says which pods have which GPUs of a node. It owns the conversation with the
+// kubelet, in the background, the reading of device ids in all the forms that device
+// plugins and DRA drivers give them, and what is asked of the cluster about these pods. What
+// it knows is shown as series of its own, so that no series of a GPU comes, goes or changes
+// with a pod unless that is asked for.
 package pods
 
 import (
@@ -15,16 +16,20 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
 // Bounds and times.
 const (
-	every     = 10 * time.Second
+	every     = 10 * time.Second // between two questions to the kubelet
+	renew     = time.Second      // between two looks at the GPUs
 	answerIn  = 5 * time.Second
 	maxAnswer = 16 << 20 // bytes, as dcgm-exporter's and the kubelet's own limit
 	maxHolds  = 10_000
@@ -35,59 +40,97 @@ const (
 type Options struct {
 	// Socket is the kubelet's; /var/lib/kubelet/pod-resources/kubelet.sock when empty.
 	Socket string
-	// Resources are names of resources that are GPUs, beside nvidia.com/gpu and
-	// nvidia.com/mig-*.
+	// Resources are names of resources and of DRA drivers that are GPUs, beside
+	// nvidia.com/gpu, nvidia.com/mig-* and gpu.nvidia.com. An id that is a GPU's UUID
+	// needs none.
 	Resources []string
+	// Replicas tells the shares of a shared GPU apart, in a label vgpu.
+	Replicas bool
+	// About asks the cluster for what the kubelet does not say of pods.
+	About About
 }
 
-// A Lister asks the kubelet and remembers what it said.
+// A Lister asks the kubelet and remembers what it said. Run does all the work, on one
+// goroutine; everything else reads what that has finished.
 type Lister struct {
-	log *slog.Logger
-	o   Options
+	log   *slog.Logger
+	o     Options
+	seen  func() Seen
+	about *about // nil: nobody asks for it
+	now   func() time.Time
 
-	mu      sync.Mutex
-	holds   []hold
-	success time.Time
-	failure error // of the last try; nil before the first
-	reason  string
-	tried   bool
-	others  int // devices of resources that are no GPUs
+	missed string // what was logged last; Run's
+
+	finished atomic.Pointer[finished]
+
+	mu    sync.Mutex
+	holds []hold
+	over  int // devices over maxHolds
+	last  outcome
 }
 
-// A hold is one device that a container has.
-type hold struct {
-	namespace, pod, container string
-	resource                  string
-	id                        string
+// finished is what scrapes read. It is never changed.
+type finished struct {
+	page   []byte
+	labels labels
+}
+
+// An outcome is how the tries to ask somebody have gone.
+type outcome struct {
+	tried   bool
+	failure error // of the last try
+	reason  string
+	success time.Time
 }
 
 // Why there may be no pods.
 const (
-	noSocket = "socket-missing"
-	noAnswer = "kubelet-does-not-answer"
-	refused  = "kubelet-refuses"
+	noSocket  = "socket-missing"
+	noAnswer  = "kubelet-does-not-answer"
+	tooLong   = "answer-too-long"
+	refused   = "kubelet-refuses"
+	forbidden = "socket-forbidden"
 )
 
-// New returns a lister that has asked nobody yet.
-func New(log *slog.Logger, o Options) *Lister {
+// New returns a lister that has asked nobody yet. Seen says what else is known of the node;
+// it is called by Run alone and must not block.
+func New(log *slog.Logger, o Options, seen func() Seen) *Lister {
 	o.Socket = cmp.Or(o.Socket, "/var/lib/kubelet/pod-resources/kubelet.sock")
-	return &Lister{log: log.With("kubelet", o.Socket), o: o}
+	l := &Lister{log: log.With("kubelet", o.Socket), o: o, seen: seen, now: time.Now}
+	if o.About.wanted() {
+		l.about = newAbout(log, o.About)
+	}
+	l.finished.Store(&finished{})
+	return l
 }
 
 // Run asks at once and then every ten seconds, until ctx ends.
 func (l *Lister) Run(ctx context.Context) {
+	if l.about != nil {
+		defer l.about.close()
+	}
 	// One connection, which comes back by itself when the kubelet does.
 	conn, err := grpc.NewClient("unix:"+l.o.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)))
 	if err != nil {
 		l.fail(noAnswer, err)
+		l.build()
 		return
 	}
 	defer func() { _ = conn.Close() }() // nothing is under way
-	tick := time.NewTicker(every)
+	client := podresources.NewPodResourcesListerClient(conn)
+	tick := time.NewTicker(renew)
 	defer tick.Stop()
+	var asked time.Time
 	for {
-		l.ask(ctx, podresources.NewPodResourcesListerClient(conn))
+		if l.now().Sub(asked) >= every {
+			asked = l.now()
+			l.ask(ctx, client)
+			if l.about != nil {
+				l.about.refresh(ctx, l.pods(), l.now())
+			}
+		}
+		l.build()
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -97,8 +140,12 @@ func (l *Lister) Run(ctx context.Context) {
 }
 
 func (l *Lister) ask(ctx context.Context, client podresources.PodResourcesListerClient) {
-	if _, err := os.Stat(l.o.Socket); errors.Is(err, fs.ErrNotExist) {
-		l.fail(noSocket, err)
+	if _, err := os.Stat(l.o.Socket); err != nil {
+		reason := forbidden
+		if errors.Is(err, fs.ErrNotExist) {
+			reason = noSocket
+		}
+		l.fail(reason, err)
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerIn)
@@ -106,75 +153,104 @@ func (l *Lister) ask(ctx context.Context, client podresources.PodResourcesLister
 	answer, err := client.List(ctx, &podresources.ListPodResourcesRequest{})
 	if err != nil {
 		reason := refused
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil, slices.Contains([]codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Canceled}, status.Code(err)):
 			reason = noAnswer
+		case status.Code(err) == codes.ResourceExhausted:
+			reason = tooLong
 		}
 		l.fail(reason, err)
 		return
 	}
-	l.take(answer, time.Now())
+	l.take(answer, l.now())
 }
 
 func (l *Lister) fail(reason string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.failure == nil || l.reason != reason {
+	if l.last.failure == nil || l.last.reason != reason {
 		l.log.Warn("pods are not known", "reason", reason, "err", err)
 	}
-	l.tried, l.failure, l.reason = true, err, reason
+	l.last.tried, l.last.failure, l.last.reason = true, err, reason
 }
 
 // take remembers what the kubelet has said.
 func (l *Lister) take(answer *podresources.ListPodResourcesResponse, now time.Time) {
 	var holds []hold
-	others := 0
+	over := 0
+	add := func(h hold) {
+		if len(holds) >= maxHolds {
+			over++
+			return
+		}
+		holds = append(holds, h)
+	}
 	for _, p := range answer.GetPodResources() {
 		for _, c := range p.GetContainers() {
-			add := func(resource, id string) {
-				if len(holds) < maxHolds {
-					holds = append(holds, hold{p.GetNamespace(), p.GetName(), c.GetName(), resource, id})
-				}
+			is := pod{p.GetNamespace(), p.GetName()}
+			cpus := c.GetCpuIds()
+			if len(cpus) == 0 {
+				cpus = p.GetCpuIds() // of all its containers together
 			}
 			for _, d := range c.GetDevices() {
-				if !l.isGPU(d.GetResourceName()) {
-					others += len(d.GetDeviceIds())
-					continue
-				}
 				for _, id := range d.GetDeviceIds() {
-					add(d.GetResourceName(), id)
+					add(hold{owner{pod: is, container: c.GetName(), resource: d.GetResourceName()}, []string{id}, cpus})
 				}
 			}
 			for _, r := range c.GetDynamicResources() {
-				for _, claim := range r.GetClaimResources() {
-					if claim.GetDriverName() == "gpu.nvidia.com" {
-						add("gpu.nvidia.com/"+r.GetClaimName(), claim.GetDeviceName())
+				for _, x := range r.GetClaimResources() {
+					h := hold{owner{pod: is, container: c.GetName(), resource: x.GetDriverName(), claim: claim{
+						r.GetClaimNamespace(), r.GetClaimName(), x.GetDriverName(), x.GetPoolName(), x.GetDeviceName(),
+					}}, nil, cpus}
+					for _, d := range x.GetCdiDevices() {
+						h.ids = append(h.ids, d.GetName())
 					}
+					h.ids = append(h.ids, x.GetDeviceName())
+					add(h)
 				}
 			}
 		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.failure != nil {
+	if l.last.failure != nil {
 		l.log.Info("pods are known again")
 	}
-	l.holds, l.others, l.success, l.tried, l.failure, l.reason = holds, others, now, true, nil, ""
+	l.holds, l.over, l.last = holds, over, outcome{tried: true, success: now}
 }
 
-func (l *Lister) isGPU(resource string) bool {
-	return resource == "nvidia.com/gpu" || resource == "nvidia.com/gpu.shared" ||
-		strings.HasPrefix(resource, "nvidia.com/mig-") || slices.Contains(l.o.Resources, resource)
+// pods returns those that have devices which may be GPUs.
+func (l *Lister) pods() []pod {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []pod
+	for _, h := range l.holds {
+		if d, ok := readAny(firstOf(h.ids)); (ok && d.unique() || l.isGPU(h.resource)) && !slices.Contains(out[max(0, len(out)-1):], h.pod) {
+			out = append(out, h.pod)
+		}
+	}
+	return out
+}
+
+// isGPU reports whether a resource, or a DRA driver, is one of GPUs.
+func (l *Lister) isGPU(name string) bool {
+	return name == "nvidia.com/gpu" || name == "nvidia.com/gpu.shared" || name == "gpu.nvidia.com" ||
+		strings.HasPrefix(name, "nvidia.com/mig-") || slices.Contains(l.o.Resources, name)
 }
 
 // String says how the last try went, for /healthz and logs.
 func (l *Lister) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return l.last.String()
+}
+
+func (o outcome) String() string {
 	switch {
-	case !l.tried:
+	case !o.tried:
 		return "not asked yet"
-	case l.failure != nil:
-		return fmt.Sprintf("%s: %v", l.reason, l.failure)
+	case o.failure != nil:
+		return fmt.Sprintf("%s: %v", o.reason, o.failure)
 	}
 	return "up"
 }

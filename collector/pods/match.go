@@ -2,171 +2,260 @@ package pods
 
 import (
 	"cmp"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"stoker.dev/stoker/internal/fleet"
 )
 
-// forms are the ids that name a GPU by its number, and perhaps an instance of it: those
-// of GKE's plugin, and of the DRA driver.
-var forms = regexp.MustCompile(`^(?:nvidia|gpu-)([0-9]+)(?:/gi([0-9]+))?(?:/vgpu[0-9]+)?$`)
-
-// oldMIG is the form of a MIG instance's id before drivers of branch 470.
-var oldMIG = regexp.MustCompile(`^MIG-(GPU-[0-9a-fA-F-]+)/([0-9]+)/[0-9]+$`)
-
-// A device is what an id names.
-type device struct {
-	uuid     string // of the whole GPU; empty where it is named by number
-	number   int
-	instance string
-	mig      string // an instance's own UUID, which says nothing of its GPU
+// Seen is what is known of the node apart from its pods.
+type Seen struct {
+	Node string
+	GPUs []fleet.SampledGPU // whole ones; Device, where it is known, is its file, such as nvidia0
+	MIG  []fleet.MIGDevice
+	// Near returns the CPUs that are near a GPU, ascending, by its PCI address as in GPUs;
+	// nothing where that is not known.
+	Near func(pci string) []int
 }
 
-// read reads an id in any of its forms. A replica, as with time slicing, is the device
-// that it shares.
-func read(id string) (device, bool) {
-	id, _, _ = strings.Cut(id, "::")
-	if m := forms.FindStringSubmatch(id); m != nil {
-		n, err := strconv.Atoi(m[1])
-		return device{number: n, instance: m[2]}, err == nil
-	}
-	if m := oldMIG.FindStringSubmatch(id); m != nil {
-		return device{uuid: m[1], instance: m[2]}, true
-	}
-	switch {
-	case strings.HasPrefix(id, "GPU-"):
-		return device{uuid: id}, true
-	case strings.HasPrefix(id, "MIG-"):
-		return device{mig: id}, true
-	}
-	return device{}, false
-}
+// Why it is not known which GPU a pod's device is.
+const (
+	whyID       = "unknown-id"
+	whyMIG      = "unknown-mig"
+	whyPlaced   = "mig-by-place"
+	whyGPU      = "no-such-gpu"
+	whyResource = "unlisted-resource"
+	whyMany     = "too-many"
+)
 
-// A row is one GPU or instance and a pod that holds it.
+var whys = []string{whyPlaced, whyGPU, whyMany, whyID, whyMIG, whyResource}
+
+// A row is one GPU or instance and a container that has it.
 type row struct {
-	gpu      fleet.SampledGPU
+	gpu      int // place in Seen.GPUs
 	instance string
-	hold     hold
-	shared   bool
+	replica  string
+	owner
 }
 
-// match says which GPUs the pods hold, and of how many devices that is not known and why.
-func match(holds []hold, gpus []fleet.SampledGPU) (rows []row, unmatched map[string]int) {
-	unmatched = map[string]int{}
-	for _, h := range holds {
-		d, ok := read(h.id)
-		switch {
-		case !ok:
-			unmatched["unknown-id"]++
-			continue
-		case d.mig != "":
-			unmatched["mig-uuid"]++
-			continue
+// An owner is a container with the resource or claim by which it has a device.
+type owner struct {
+	pod       pod
+	container string
+	resource  string
+	claim     claim
+}
+
+// A pod is one by name.
+type pod struct{ namespace, name string }
+
+// A claim is what DRA has given. It is empty for what a device plugin gave.
+type claim struct{ namespace, name, driver, pool, device string }
+
+// A hold is one device that a container has.
+type hold struct {
+	owner
+	ids  []string // what names the device: the first that can be read; CDI names have "="
+	cpus []int64  // that the container has for itself; shared with its other holds
+}
+
+// A miss is a device of which it is not known which GPU it is.
+type miss struct {
+	owner
+	id, why string
+}
+
+// An index finds GPUs in all the ways in which they are named.
+type index struct {
+	uuid   map[string]int
+	number map[int]int
+	mig    map[string]fleet.MIGDevice
+}
+
+func newIndex(s Seen) index {
+	x := index{map[string]int{}, map[int]int{}, map[string]fleet.MIGDevice{}}
+	for i, g := range s.GPUs {
+		if g.UUID != "" {
+			x.uuid[g.UUID] = i
 		}
-		at := slices.IndexFunc(gpus, func(g fleet.SampledGPU) bool {
-			if d.uuid != "" {
-				return g.UUID == d.uuid
+		n := g.Index
+		if minor, ok := strings.CutPrefix(g.Device, "nvidia"); ok {
+			if m, err := strconv.Atoi(minor); err == nil {
+				n = m
 			}
-			return g.Index == d.number
-		})
-		if at < 0 {
-			unmatched["no-such-gpu"]++
+		}
+		if _, twice := x.number[n]; !twice {
+			x.number[n] = i
+		}
+	}
+	for _, m := range s.MIG {
+		x.mig[m.UUID] = m
+	}
+	return x
+}
+
+// find returns the place of a device's GPU, its instance, or why neither is known.
+func (x index) find(d device) (gpu int, instance, why string) {
+	switch {
+	case d.mig != "":
+		m, ok := x.mig[d.mig]
+		if !ok {
+			return 0, "", whyMIG
+		}
+		d.uuid, d.instance = m.GPU, m.Instance
+	case d.placed:
+		return 0, "", whyPlaced
+	}
+	gpu, ok := x.number[d.number]
+	if d.uuid != "" {
+		gpu, ok = x.uuid[d.uuid]
+	}
+	if !ok {
+		return 0, "", whyGPU
+	}
+	return gpu, d.instance, ""
+}
+
+// match says which GPUs the containers have, each once, and of which devices that is not
+// known. Devices of resources that are no GPUs are in neither. Replicas of one device are
+// told apart if asked for.
+func match(holds []hold, s Seen, isGPU func(resource string) bool, replicas bool) (rows []row, missed []miss) {
+	x := newIndex(s)
+	taken := map[row]bool{}
+	for _, h := range holds {
+		var d device
+		read := false
+		for _, id := range h.ids {
+			if d, read = readAny(id); read {
+				break
+			}
+		}
+		listed := isGPU(cmp.Or(h.claim.driver, h.resource))
+		switch {
+		case !read && listed:
+			missed = append(missed, miss{h.owner, firstOf(h.ids), whyID})
+			continue
+		case !read:
 			continue
 		}
-		r := row{gpu: gpus[at], instance: d.instance, hold: h}
-		r.hold.id = ""
-		if !slices.Contains(rows, r) { // several replicas of one device are one row
+		gpu, instance, why := x.find(d)
+		switch {
+		case why == "" && !listed && !d.unique():
+			// nvidia0 may be anybody's name for anything.
+			why = whyResource
+		case why != "" && !listed:
+			continue
+		}
+		if why != "" {
+			missed = append(missed, miss{h.owner, firstOf(h.ids), why})
+			continue
+		}
+		r := row{gpu: gpu, instance: instance, owner: h.owner}
+		if replicas {
+			r.replica = d.replica
+		}
+		if !taken[r] {
+			taken[r] = true
 			rows = append(rows, r)
 		}
 	}
-	holders := map[string]map[string]bool{}
-	key := func(r row) string { return r.gpu.UUID + " " + strconv.Itoa(r.gpu.Index) + " " + r.instance }
-	for _, r := range rows {
-		k := key(r)
-		if holders[k] == nil {
-			holders[k] = map[string]bool{}
-		}
-		holders[k][r.hold.namespace+"/"+r.hold.pod] = true
-	}
-	for i := range rows {
-		rows[i].shared = len(holders[key(rows[i])]) > 1
-	}
 	slices.SortFunc(rows, func(a, b row) int {
-		return cmp.Or(cmp.Compare(a.gpu.Index, b.gpu.Index), cmp.Compare(a.instance, b.instance),
-			cmp.Compare(a.hold.namespace, b.hold.namespace), cmp.Compare(a.hold.pod, b.hold.pod),
-			cmp.Compare(a.hold.container, b.hold.container), cmp.Compare(a.hold.resource, b.hold.resource))
+		return cmp.Or(cmp.Compare(s.GPUs[a.gpu].Index, s.GPUs[b.gpu].Index), cmp.Compare(a.gpu, b.gpu), cmp.Compare(a.instance, b.instance),
+			a.compare(b.owner), cmp.Compare(a.replica, b.replica))
 	})
-	return rows, unmatched
+	slices.SortStableFunc(missed, func(a, b miss) int {
+		return cmp.Or(a.compare(b.owner), cmp.Compare(a.id, b.id))
+	})
+	return rows, missed
 }
 
-// AppendPage appends what is known in Prometheus' text format, for the GPUs that there
-// are. It never waits for the kubelet.
-func (l *Lister) AppendPage(dst []byte, node string, gpus []fleet.SampledGPU) []byte {
-	l.mu.Lock()
-	holds, others, success, reason := l.holds, l.others, l.success, l.reason
-	tried, up := l.tried, l.failure == nil
-	l.mu.Unlock()
-	if time.Since(success) > maxAge {
-		holds = nil // pods come and go; nobody knows which have these devices now
+func (a owner) compare(b owner) int {
+	return cmp.Or(cmp.Compare(a.pod.namespace, b.pod.namespace), cmp.Compare(a.pod.name, b.pod.name),
+		cmp.Compare(a.container, b.container), cmp.Compare(a.resource, b.resource),
+		cmp.Compare(a.claim.namespace, b.claim.namespace), cmp.Compare(a.claim.name, b.claim.name),
+		cmp.Compare(a.claim.pool, b.claim.pool), cmp.Compare(a.claim.device, b.claim.device))
+}
+
+func readAny(id string) (device, bool) {
+	if strings.Contains(id, "=") {
+		return readCDI(id)
 	}
-	rows, unmatched := match(holds, gpus)
-	label := func(name, value string) {
-		if last := dst[len(dst)-1]; last != '{' {
-			dst = append(dst, ',')
-		}
-		dst = append(append(dst, name...), '=')
-		dst = append(dst, quote(value)...)
+	return read(id)
+}
+
+func firstOf(ids []string) string {
+	if len(ids) == 0 {
+		return ""
 	}
-	head := func(name, typ, help string) {
-		dst = append(dst, "# HELP "+name+" "+help+"\n# TYPE "+name+" "+typ+"\n"...)
+	return ids[0]
+}
+
+// A part is a GPU or an instance of it.
+type part struct {
+	gpu      int
+	instance string
+}
+
+// holders counts the pods that have each part of a GPU.
+func holders(rows []row) map[part]int {
+	type one struct {
+		part
+		pod pod
 	}
-	if len(rows) > 0 {
-		head("stoker_gpu_pod_info", "gauge", "Always 1; the pod has the GPU or the MIG instance. Where it is shared, the values of the GPU are those of all who share it.")
-	}
+	seen := map[one]bool{}
+	out := map[part]int{}
 	for _, r := range rows {
-		dst = append(dst, "stoker_gpu_pod_info{"...)
-		label("node", node)
-		label("gpu", strconv.Itoa(r.gpu.Index))
-		label("UUID", r.gpu.UUID)
-		if r.instance != "" {
-			label("GPU_I_ID", r.instance)
+		k := one{part{r.gpu, r.instance}, r.pod}
+		if !seen[k] {
+			seen[k] = true
+			out[k.part]++
 		}
-		label("namespace", r.hold.namespace)
-		label("pod", r.hold.pod)
-		label("container", r.hold.container)
-		label("resource", r.hold.resource)
-		label("shared", strconv.FormatBool(r.shared))
-		dst = append(dst, "} 1\n"...)
 	}
-	if !success.IsZero() {
-		head("stoker_pods_last_success_timestamp_seconds", "gauge", "When the kubelet last said which pods have devices, in seconds since 1970.")
-		dst = append(dst, "stoker_pods_last_success_timestamp_seconds "...)
-		dst = append(strconv.AppendFloat(dst, float64(success.UnixMilli())/1000, 'f', 3, 64), '\n')
+	return out
+}
+
+// A near is which part of a container's own CPUs is near a GPU that it has.
+type near struct {
+	gpu       int
+	pod       pod
+	container string
+	part      float64 // 0 to 1
+}
+
+// nearness says of each container with CPUs of its own how near they are to its GPUs.
+// Where nobody knows which CPUs are near a GPU, it says nothing.
+func nearness(holds []hold, rows []row, s Seen) []near {
+	type place struct {
+		pod       pod
+		container string
 	}
-	head("stoker_pods_unmatched_devices", "gauge", "Devices that a pod has and of which it is not known which GPU they are, by reason.")
-	unmatched["other-resource"] = others
-	for _, why := range []string{"mig-uuid", "no-such-gpu", "other-resource", "unknown-id"} {
-		dst = append(dst, "stoker_pods_unmatched_devices{reason=\""+why+"\"} "+strconv.Itoa(unmatched[why])+"\n"...)
+	cpus := map[place][]int64{}
+	for _, h := range holds {
+		if len(h.cpus) > 0 {
+			cpus[place{h.pod, h.container}] = h.cpus
+		}
 	}
-	if tried {
-		head("stoker_pods_up", "gauge", "Whether the kubelet has answered; why not, if not.")
-		for _, why := range []string{noAnswer, refused, noSocket} {
-			if !up && reason == why {
-				dst = append(dst, "stoker_pods_up{reason=\""+why+"\"} 0\n"...)
+	if s.Near == nil || len(cpus) == 0 {
+		return nil
+	}
+	var out []near
+	for _, r := range rows {
+		own := cpus[place{r.pod, r.container}]
+		local := s.Near(s.GPUs[r.gpu].PCI)
+		if len(own) == 0 || len(local) == 0 {
+			continue
+		}
+		n := 0
+		for _, c := range own {
+			if _, is := slices.BinarySearch(local, int(c)); is {
+				n++
 			}
 		}
-		if up {
-			dst = append(dst, "stoker_pods_up{reason=\"\"} 1\n"...)
+		one := near{r.gpu, r.pod, r.container, float64(n) / float64(len(own))}
+		if !slices.Contains(out, one) { // a few: who has CPUs of its own is no crowd
+			out = append(out, one)
 		}
 	}
-	return dst
-}
-
-// quote writes a label's value so that it is read back as it was.
-func quote(s string) string {
-	return `"` + strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`).Replace(strings.ToValidUTF8(s, "\uFFFD")) + `"`
+	return out
 }

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"stoker.dev/stoker/collector/pods/fake"
+)
+
+// TestPodsUIDsAndLabels: a kubelet and a cluster tell the program of a pod, as
+// dcgm-exporter's variables ask for.
+func TestPodsUIDsAndLabels(t *testing.T) {
+	dir := t.TempDir()
+	asked := make(chan string, 10)
+	cluster := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked <- r.URL.Query().Get("fieldSelector") + " " + r.Header.Get("Authorization")
+		_, _ = w.Write([]byte(`{"items":[{"metadata":{"namespace":"ns","name":"p","uid":"u-1","labels":{"app.kubernetes.io/name":"llama","other":"x"}}}]}`))
+	}))
+	t.Cleanup(cluster.Close)
+	u, err := url.Parse(cluster.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, data := range map[string]string{
+		"ca.crt": string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cluster.Certificate().Raw})), "token": "secret", "gpu.prom": page,
+	} {
+		writePage(t, filepath.Join(dir, name), data)
+	}
+	socket := filepath.Join(dir, "kubelet.sock")
+	fake.Serve(t, socket).Say(fake.Hold{Namespace: "ns", Pod: "p", Container: "c", Resource: "nvidia.com/gpu", IDs: []string{"GPU-a::0"}})
+	for name, value := range map[string]string{
+		"KUBERNETES_SERVICE_HOST": u.Hostname(), "KUBERNETES_SERVICE_PORT": u.Port(), "NODE_NAME": "n",
+		"DCGM_EXPORTER_KUBERNETES": "true", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS": "true", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID": "true",
+		"DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX": "^app,^team$", "DCGM_POD_RESOURCES_KUBELET_SOCKET": socket, "KUBERNETES_VIRTUAL_GPUS": "true",
+	} {
+		t.Setenv(name, value)
+	}
+	args := []string{"--source", "file", "--file", filepath.Join(dir, "gpu.prom"), "--interval", "100ms", "--service-account", dir}
+	p := start(t, append(args, "--compatible")...)
+	p.await(t, `stoker_gpu_pod_info{node="n",gpu="0",UUID="GPU-a",namespace="ns",pod="p",container="c",resource="nvidia.com/gpu",`+
+		`shared="false",vgpu="0",pod_uid="u-1",app_kubernetes_io_name="llama"} 1`)
+	if want := "spec.nodeName=n Bearer secret"; <-asked != want {
+		t.Errorf("asked for something else than %q", want)
+	}
+	labelled := `DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-a",pci_bus_id="00000000:1A:00.0",device="nvidia0",modelName="H100",Hostname="n",` +
+		`app_kubernetes_io_name="llama",container="c",namespace="ns",pod="p",pod_uid="u-1",vgpu="0"} 40`
+	p.await(t, labelled)
+	if strings.Contains(p.log.String(), "no effect") {
+		t.Errorf("a flag has no effect:\n%s", p.log)
+	}
+	p.stop(t)
+
+	// Without the switch no series of a GPU changes with its pods.
+	p = start(t, args...)
+	got := p.await(t, `pod_uid="u-1"`)
+	if !strings.Contains(got, `modelName="H100",Hostname="n"} 40`) {
+		t.Errorf("the series of the GPU has labels of its pod:\n%s", got)
+	}
+	p.stop(t)
+}
+
+// stop stops the program.
+func (p *process) stop(t *testing.T) {
+	t.Helper()
+	if err := p.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if status := p.end(t); status != 0 {
+		t.Errorf("status %d, log:\n%s", status, p.log)
+	}
+}
+
+func TestPodFlagsThatAreWrong(t *testing.T) {
+	t.Setenv("NODE_NAME", "")
+	t.Setenv("KUBERNETES_VIRTUAL_GPUS", "perhaps")
+	err := run(t.Context(), []string{"--source", "nvml", "-k", "--kubernetes-enable-pod-labels", "--kubernetes-pod-label-allowlist-regex", "(,ok"}, nil, nil)
+	for _, want := range []string{
+		`KUBERNETES_VIRTUAL_GPUS: "perhaps" is neither true nor false`,
+		"--kubernetes-enable-pod-labels: the cluster is asked about one node's pods, and which node this is must be said by --node or NODE_NAME",
+		"--kubernetes-pod-label-allowlist-regex: error parsing regexp",
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("err = %v, want %q", err, want)
+		}
+	}
+	if exitCode(err) != 2 {
+		t.Errorf("status %d, want 2", exitCode(err))
+	}
+}
