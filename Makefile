@@ -55,7 +55,7 @@ bench:
 
 bench-collector: ## what the node agent costs, over the fake library and eight GPUs
 	go test -run '^$$' -bench 'Program' -benchtime 1x ./cmd/stoker-collector
-	go test -run '^$$' -bench . -benchmem ./collector
+	go test -run '^$$' -bench . -benchmem ./collector ./collector/dcgm
 
 vuln: ## known vulnerabilities; needs the vulnerability database
 	$(TOOLS) govulncheck ./...

@@ -49,8 +49,16 @@ type process struct {
 // start starts the program and waits until it serves.
 func start(t testing.TB, args ...string) *process {
 	t.Helper()
-	p := &process{Cmd: exec.Command(os.Args[0], append(args, "--listen", "127.0.0.1:0")...), log: new(bytes.Buffer), logged: make(chan struct{})}
-	p.Env = append(os.Environ(), "STOKER_COLLECTOR_MAIN=1")
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), "STOKER_COLLECTOR_MAIN=1")
+	return launch(t, cmd)
+}
+
+// launch starts a program and waits until it serves.
+func launch(t testing.TB, cmd *exec.Cmd) *process {
+	t.Helper()
+	cmd.Args = append(cmd.Args, "--listen", "127.0.0.1:0")
+	p := &process{Cmd: cmd, log: new(bytes.Buffer), logged: make(chan struct{})}
 	stderr, err := p.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -30,7 +30,7 @@ func page(t *testing.T, c *collector.Collector) string {
 	return string(c.AppendPage(nil, time.Now()))
 }
 
-func newCollector(t *testing.T, o collector.Options, s *dcgm.Source) *collector.Collector {
+func newCollector(t testing.TB, o collector.Options, s *dcgm.Source) *collector.Collector {
 	t.Helper()
 	c, err := collector.New(quiet(t), "n", []collector.Source{s}, o)
 	if err != nil {

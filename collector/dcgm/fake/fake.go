@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"unsafe"
 )
@@ -73,6 +74,29 @@ func New(tb testing.TB) *Library {
 		tb.Fatal("the fake library has no fake_control")
 	}
 	return l
+}
+
+// Pipe makes the named pipe by which another process that opens the library at Path is
+// told what to do, as [Library.Do] does it in this one. Its path is to be given to that
+// process in FAKE_DCGM_CONTROL.
+func (l *Library) Pipe(tb testing.TB) (path string, do func(format string, args ...any)) {
+	tb.Helper()
+	path = filepath.Join(filepath.Dir(l.Path), "control")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	// For reading, too, so that it does not wait for the other end.
+	pipe, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = pipe.Close() })
+	return path, func(format string, args ...any) {
+		tb.Helper()
+		if _, err := fmt.Fprintf(pipe, format+"\n", args...); err != nil {
+			tb.Fatal(err)
+		}
+	}
 }
 
 // Do has the fake do what a line says, see control in fake.c for the words. It returns
