@@ -76,6 +76,37 @@ func (p *process) stop(t *testing.T) {
 	}
 }
 
+// TestAPodFarFromItsGPU: a pod's own CPUs are compared with those that the kernel says are
+// near its GPU, and /dev/nvidia5 is the GPU of which the kernel says so.
+func TestAPodFarFromItsGPU(t *testing.T) {
+	dir := t.TempDir()
+	device, info := filepath.Join(dir, "sys/bus/pci/devices/0000:1a:00.0"), filepath.Join(dir, "proc/driver/nvidia/gpus/0000:1a:00.0")
+	for _, d := range []string{device, info} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, text := range map[string]string{
+		filepath.Join(device, "numa_node"): "1", filepath.Join(device, "local_cpulist"): "8-15",
+		filepath.Join(info, "information"): "Device Minor: 5", filepath.Join(dir, "gpu.prom"): page,
+	} {
+		writePage(t, path, text+"\n")
+	}
+	socket := filepath.Join(dir, "kubelet.sock")
+	fake.Serve(t, socket).Say(
+		fake.Hold{Namespace: "ns", Pod: "far", Container: "c", Resource: "nvidia.com/gpu", IDs: []string{"nvidia5"}, CPUs: []int64{0, 1, 2, 8}},
+		fake.Hold{Namespace: "ns", Pod: "free", Container: "c", Resource: "nvidia.com/gpu", IDs: []string{"nvidia5"}},
+	)
+	p := start(t, "--source", "file", "--file", filepath.Join(dir, "gpu.prom"), "--node", "n", "--interval", "100ms",
+		"-k", "--pod-resources-kubelet-socket", socket, "--host-root", dir)
+	got := p.await(t, `stoker_gpu_pod_near_cpus_ratio{node="n",gpu="0",UUID="GPU-a",namespace="ns",pod="far",container="c"} 0.25`)
+	if !strings.Contains(got, `stoker_gpu_topology_info{node="n",gpu="0",UUID="GPU-a",pci_bus_id="00000000:1A:00.0",numa_node="1",cpus="8-15",device="nvidia5"} 1`) ||
+		strings.Count(got, "near_cpus_ratio{") != 1 {
+		t.Errorf("where the GPU is, or one ratio alone, is missing in\n%s", got)
+	}
+	p.stop(t)
+}
+
 func TestPodFlagsThatAreWrong(t *testing.T) {
 	t.Setenv("NODE_NAME", "")
 	t.Setenv("KUBERNETES_VIRTUAL_GPUS", "perhaps")

@@ -17,6 +17,7 @@ import (
 	"stoker.dev/stoker/collector"
 	"stoker.dev/stoker/collector/pods"
 	"stoker.dev/stoker/collector/push"
+	"stoker.dev/stoker/collector/topology"
 	"stoker.dev/stoker/internal/fleet"
 )
 
@@ -51,8 +52,10 @@ func serve(ctx context.Context, s settings, stderr io.Writer) error {
 	sources, own := s.open(log)
 	own = append(own, pusher.AppendPage)
 	var c *collector.Collector
+	places := topology.New(log, s.hostRoot)
+	own = append(own, places.AppendPage)
 	lister := pods.New(log, s.dropin.pods, func() pods.Seen {
-		return pods.Seen{Node: node, GPUs: c.GPUs(), MIG: c.MIG()}
+		return pods.Seen{Node: node, GPUs: places.Name(c.GPUs()), MIG: c.MIG(), Near: places.Near}
 	})
 	var label func(*fleet.Samples)
 	if s.dropin.kubernetes {
@@ -103,6 +106,8 @@ func serve(ctx context.Context, s settings, stderr io.Writer) error {
 	}()
 	pushed := make(chan struct{})
 	go func() { defer close(pushed); pusher.Run(ctx) }()
+	placed := make(chan struct{})
+	go func() { defer close(placed); places.Run(ctx, node, c.GPUs) }()
 	listed := make(chan struct{})
 	go func() {
 		defer close(listed)
@@ -112,6 +117,7 @@ func serve(ctx context.Context, s settings, stderr io.Writer) error {
 	}()
 	runErr := c.Run(ctx) // returns once ctx has ended, in bounded time
 	<-pushed
+	<-placed
 	<-listed
 	log.Info("stopping", "cause", context.Cause(ctx).Error())
 	stopping, done := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)

@@ -41,6 +41,7 @@ type settings struct {
 	staleAfter time.Duration
 	state      string
 	bootID     string
+	hostRoot   string
 	push       []string
 	pushToken  string
 	pushAM     []string
@@ -69,6 +70,7 @@ func (s *settings) flags(f *pflag.FlagSet) {
 	f.DurationVar(&s.staleAfter, "stale-after", 0, "age over which values are not shown; 0 is twice the interval and the watchdog")
 	f.StringVar(&s.state, "state", "", "file in which the counters survive a restart; without one they start from 0")
 	f.StringVar(&s.bootID, "boot-id", "", "identifies the node's boot; the kernel's if empty")
+	f.StringVar(&s.hostRoot, "host-root", "/", "folder in which the node's /sys and /proc are")
 	f.StringSliceVar(&s.push, "push", nil, "address of the service, told at once of XIDs, lost GPUs and failed health checks; may be repeated")
 	f.StringVar(&s.pushToken, "push-token-file", "", "bearer token for --push, such as a projected one of the service account")
 	f.StringSliceVar(&s.pushAM, "push-alertmanager", nil, "address of an Alertmanager that is told the same; may be repeated")

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"stoker.dev/stoker/collector/kubeget"
+	"stoker.dev/stoker/collector/series"
 	"stoker.dev/stoker/internal/fleet"
 )
 
@@ -275,7 +276,7 @@ var reserved = func() map[string]bool {
 }()
 
 // write says how asking goes, and what is not shown.
-func (a *about) write(w *writer, rows []row, now time.Time) {
+func (a *about) write(w *series.Writer, rows []row, now time.Time) {
 	if a == nil {
 		return
 	}
@@ -297,13 +298,13 @@ func (a *about) write(w *writer, rows []row, now time.Time) {
 		}
 	}
 	writeOutcome(w, "stoker_pods_metadata", "the cluster", a.last, []string{clusterSilent, clusterRefuses, clusterForbids, noCluster, clusterNonsense})
-	w.family("stoker_pods_metadata_missing", "Pods with GPUs of which the cluster has told neither uid nor labels.")
-	w.series("stoker_pods_metadata_missing")
-	w.value(strconv.Itoa(without))
-	w.family("stoker_pods_labels_left_out", "Labels of pods with GPUs that are allowed and not shown, by reason.")
+	w.Family("stoker_pods_metadata_missing", "Pods with GPUs of which the cluster has told neither uid nor labels.")
+	w.Begin()
+	w.Value(strconv.Itoa(without))
+	w.Family("stoker_pods_labels_left_out", "Labels of pods with GPUs that are allowed and not shown, by reason.")
 	for _, why := range []string{overLimit, sameName} {
-		w.series("stoker_pods_labels_left_out")
-		w.label("reason", why)
-		w.value(strconv.Itoa(left[why]))
+		w.Begin()
+		w.Label("reason", why)
+		w.Value(strconv.Itoa(left[why]))
 	}
 }

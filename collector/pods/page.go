@@ -3,6 +3,8 @@ package pods
 import (
 	"strconv"
 	"strings"
+
+	"stoker.dev/stoker/collector/series"
 )
 
 // maxMissed bounds the devices that are named on the page because nobody knows their GPU.
@@ -23,69 +25,69 @@ func (l *Lister) build() {
 	rows, missed := match(holds, s, l.isGPU, l.o.Replicas)
 	l.say(missed)
 	about := l.about.of(now)
-	w := writer{}
+	w := series.Writer{}
 	l.writeRows(&w, s, rows, about)
 	l.writeNear(&w, s, nearness(holds, rows, s))
 	l.writeMissed(&w, s, missed, over)
 	writeOutcome(&w, "stoker_pods", "the kubelet", last, []string{tooLong, noAnswer, refused, forbidden, noSocket})
 	l.about.write(&w, rows, now)
-	l.finished.Store(&finished{page: w.dst, labels: labelsOf(rows, s, about, l.o.Replicas)})
+	l.finished.Store(&finished{page: w.Page(), labels: labelsOf(rows, s, about, l.o.Replicas)})
 }
 
-func (l *Lister) writeRows(w *writer, s Seen, rows []row, about map[pod]known) {
+func (l *Lister) writeRows(w *series.Writer, s Seen, rows []row, about map[pod]known) {
 	shared := holders(rows)
-	w.family("stoker_gpu_pod_info", "Always 1; the pod has the GPU or the MIG instance. Where it is shared, the values of the GPU are those of all who share it.")
+	w.Family("stoker_gpu_pod_info", "Always 1; the pod has the GPU or the MIG instance. Where it is shared, the values of the GPU are those of all who share it.")
 	for _, r := range rows {
-		w.series("stoker_gpu_pod_info")
-		w.gpu(s, r.gpu)
-		w.some("GPU_I_ID", r.instance)
-		w.of(r.owner)
-		w.label("shared", strconv.FormatBool(shared[part{r.gpu, r.instance}] > 1))
-		w.some("vgpu", r.replica)
-		w.some("dra_claim_namespace", r.claim.namespace)
-		w.some("dra_claim_name", r.claim.name)
-		w.some("dra_driver_name", r.claim.driver)
-		w.some("dra_pool_name", r.claim.pool)
-		w.some("dra_device_name", r.claim.device)
+		w.Begin()
+		writeGPU(w, s, r.gpu)
+		w.Some("GPU_I_ID", r.instance)
+		writeOwner(w, r.owner)
+		w.Label("shared", strconv.FormatBool(shared[part{r.gpu, r.instance}] > 1))
+		w.Some("vgpu", r.replica)
+		w.Some("dra_claim_namespace", r.claim.namespace)
+		w.Some("dra_claim_name", r.claim.name)
+		w.Some("dra_driver_name", r.claim.driver)
+		w.Some("dra_pool_name", r.claim.pool)
+		w.Some("dra_device_name", r.claim.device)
 		k := about[r.pod]
-		w.some("pod_uid", k.uid)
+		w.Some("pod_uid", k.uid)
 		for _, x := range k.labels {
-			w.label(x.Name, x.Value)
+			w.Label(x.Name, x.Value)
 		}
-		w.value("1")
+		w.Value("1")
 	}
 }
 
-func (l *Lister) writeNear(w *writer, s Seen, all []near) {
-	w.family("stoker_gpu_pod_near_cpus_ratio",
+func (l *Lister) writeNear(w *series.Writer, s Seen, all []near) {
+	w.Family("stoker_gpu_pod_near_cpus_ratio",
 		"Which part of the CPUs that the container has for itself is near its GPU. Under 1, some are on another NUMA node.")
 	for _, n := range all {
-		w.series("stoker_gpu_pod_near_cpus_ratio")
-		w.gpu(s, n.gpu)
-		w.of(owner{pod: n.pod, container: n.container})
-		w.value(strconv.FormatFloat(n.part, 'f', -1, 64))
+		w.Begin()
+		writeGPU(w, s, n.gpu)
+		writeOwner(w, owner{pod: n.pod, container: n.container})
+		w.Value(strconv.FormatFloat(n.part, 'f', -1, 64))
 	}
 }
 
-func (l *Lister) writeMissed(w *writer, s Seen, missed []miss, over int) {
-	w.family("stoker_gpu_pod_missing_info", "Always 1; the pod has a device of which it is not known which GPU it is, and why. The first 64.")
+func (l *Lister) writeMissed(w *series.Writer, s Seen, missed []miss, over int) {
+	w.Family("stoker_gpu_pod_missing_info", "Always 1; the pod has a device of which it is not known which GPU it is, and why. The first 64.")
 	for _, m := range missed[:min(len(missed), maxMissed)] {
-		w.series("stoker_gpu_pod_missing_info")
-		w.label("node", s.Node)
-		w.of(m.owner)
-		w.label("id", m.id[:min(len(m.id), maxID)])
-		w.label("reason", m.why)
-		w.value("1")
+		w.Begin()
+		w.Label("node", s.Node)
+		writeOwner(w, m.owner)
+		w.Label("id", m.id[:min(len(m.id), maxID)])
+		w.Label("reason", m.why)
+		w.Value("1")
 	}
 	count := map[string]int{whyMany: over}
 	for _, m := range missed {
 		count[m.why]++
 	}
-	w.family("stoker_pods_unmatched_devices", "Devices that a pod has and of which it is not known which GPU they are, by reason.")
+	w.Family("stoker_pods_unmatched_devices", "Devices that a pod has and of which it is not known which GPU they are, by reason.")
 	for _, why := range whys {
-		w.series("stoker_pods_unmatched_devices")
-		w.label("reason", why)
-		w.value(strconv.Itoa(count[why]))
+		w.Begin()
+		w.Label("reason", why)
+		w.Value(strconv.Itoa(count[why]))
 	}
 }
 
@@ -102,87 +104,41 @@ func (l *Lister) say(missed []miss) {
 }
 
 // writeOutcome says when somebody was last asked with success, and whether that goes on.
-func writeOutcome(w *writer, prefix, who string, o outcome, reasons []string) {
+func writeOutcome(w *series.Writer, prefix, who string, o outcome, reasons []string) {
 	if !o.success.IsZero() {
-		w.family(prefix+"_last_success_timestamp_seconds", "When "+who+" last answered, in seconds since 1970.")
-		w.series(prefix + "_last_success_timestamp_seconds")
-		w.value(strconv.FormatFloat(float64(o.success.UnixMilli())/1000, 'f', 3, 64))
+		w.Family(prefix+"_last_success_timestamp_seconds", "When "+who+" last answered, in seconds since 1970.")
+		w.Begin()
+		w.Value(strconv.FormatFloat(float64(o.success.UnixMilli())/1000, 'f', 3, 64))
 	}
 	if !o.tried {
 		return
 	}
-	w.family(prefix+"_up", "Whether "+who+" has answered; why not, if not.")
+	w.Family(prefix+"_up", "Whether "+who+" has answered; why not, if not.")
 	for _, why := range reasons {
 		if o.failure != nil && o.reason == why {
-			w.series(prefix + "_up")
-			w.label("reason", why)
-			w.value("0")
+			w.Begin()
+			w.Label("reason", why)
+			w.Value("0")
 		}
 	}
 	if o.failure == nil {
-		w.series(prefix + "_up")
-		w.label("reason", "")
-		w.value("1")
+		w.Begin()
+		w.Label("reason", "")
+		w.Value("1")
 	}
 }
 
-// A writer writes a page. A family without a series leaves no trace.
-type writer struct {
-	dst    []byte
-	head   string
-	labels int
+// writeGPU adds the labels of a GPU.
+func writeGPU(w *series.Writer, s Seen, at int) {
+	w.Label("node", s.Node)
+	w.Label("gpu", strconv.Itoa(s.GPUs[at].Index))
+	w.Label("UUID", s.GPUs[at].UUID)
 }
 
-// family begins one; all are gauges.
-func (w *writer) family(name, help string) {
-	w.head = "# HELP " + name + " " + help + "\n# TYPE " + name + " gauge\n"
-}
-
-func (w *writer) series(name string) {
-	w.dst = append(append(w.dst, w.head...), name...)
-	w.head, w.labels = "", 0
-}
-
-func (w *writer) label(name, value string) {
-	sep := byte(',')
-	if w.labels == 0 {
-		sep = '{'
-	}
-	w.labels++
-	w.dst = append(append(append(w.dst, sep), name...), '=')
-	w.dst = append(w.dst, quote(value)...)
-}
-
-// some writes a label that is not there when it is empty.
-func (w *writer) some(name, value string) {
-	if value != "" {
-		w.label(name, value)
-	}
-}
-
-func (w *writer) gpu(s Seen, at int) {
-	w.label("node", s.Node)
-	w.label("gpu", strconv.Itoa(s.GPUs[at].Index))
-	w.label("UUID", s.GPUs[at].UUID)
-}
-
-func (w *writer) of(o owner) {
-	w.label("namespace", o.pod.namespace)
-	w.label("pod", o.pod.name)
-	w.label("container", o.container)
-	w.some("resource", o.resource)
-}
-
-func (w *writer) value(text string) {
-	if w.labels > 0 {
-		w.dst = append(w.dst, '}')
-	}
-	w.dst = append(append(append(w.dst, ' '), text...), '\n')
-}
-
-var escaper = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
-
-// quote writes a label's value so that it is read back as it was.
-func quote(s string) string {
-	return `"` + escaper.Replace(strings.ToValidUTF8(s, "\uFFFD")) + `"`
+// writeOwner adds the labels of a container, and by what it has its device.
+func writeOwner(w *series.Writer, o owner) {
+	w.Label("namespace", o.pod.namespace)
+	w.Label("pod", o.pod.name)
+	w.Label("container", o.container)
+	w.Some("resource", o.resource)
 }
