@@ -3,141 +3,197 @@
 package dcgm_test
 
 import (
+	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"stoker.dev/stoker/collector/dcgm"
-	"stoker.dev/stoker/internal/fleet"
+	"stoker.dev/stoker/collector/dcgm/fake"
 )
 
-// TestReal holds of any engine. It is asked of the one at DCGM_TEST_ADDRESS, through the
-// libdcgm of the system, where that is set, else of the fake.
+// A subject is an engine, and the library by which it is reached.
+type subject struct {
+	libraries []string // those of the system when empty
+	address   string
+	fake      *fake.Library // nil for a real one
+}
+
+// ofEveryEngine holds of the fake and of any real engine with at least one GPU. It makes
+// groups and watches, gives them back, and injects XIDs: an engine on which somebody
+// relies is not for this.
+var ofEveryEngine = map[string]func(*testing.T, *subject, *dcgm.Library, *dcgm.Engine){
+	"versions":                          checkVersions,
+	"which GPUs there are":              checkEntities,
+	"who a GPU is":                      checkAttributes,
+	"the hierarchy of MIG":              checkHierarchy,
+	"groups of entities":                checkGroups,
+	"groups of fields":                  checkFieldGroups,
+	"newest values and their status":    checkLatest,
+	"a field that is refused":           checkRefused,
+	"values since a time":               checkSince,
+	"health":                            checkHealth,
+	"being told of XIDs":                checkPolicy,
+	"an XID that is injected":           checkInjected,
+	"a connection that is ended":        checkDisconnect,
+	"two connections":                   checkTwo,
+	"a source over it":                  checkSource,
+	"sources that come and go":          checkSources,
+	"an XID on its way through sources": checkSourceXID,
+}
+
+// ofTheFakeAlone is what nobody can, or should, provoke in a real engine. They are tests
+// of their own; this is for saying so.
+var ofTheFakeAlone = map[string]func(*testing.T){
+	"the engine hangs":                        TestComplaint_07_TheEngineHangs,
+	"the client gives a call up":              TestComplaint_07_TheClientGivesUpAndTheConnectionStays,
+	"a GPU is lost":                           TestComplaint_05_ALostGPU,
+	"a GPU is lost at the start":              TestComplaint_05_AGPUThatIsLostAtTheStart,
+	"the engine ends and starts":              TestComplaint_06_TheEngineRestarts,
+	"the engine forgets its groups":           TestTrap_GroupsThatTheEngineHasForgotten,
+	"all groups are in use":                   TestComplaint_10_NothingPilesUpInTheEngine,
+	"MIG instances come and go":               TestComplaint_16_MIGInstancesComeAndGo,
+	"the driver is detached and attached":     TestTrap_TheDriverIsDetachedAndAttached,
+	"another major version":                   TestTrap_AnotherMajorVersion,
+	"the engine asks the driver nothing":      TestTrap_AnEngineThatAsksTheDriverNothing,
+	"XIDs turn up late":                       TestTrap_XIDsTurnUpLateAndInAnyOrder,
+	"the kernel's ring is read again":         TestTrap_TheKernelsRingIsReadAgain,
+	"values of which the status alone is bad": TestTrap_AValueWhoseStatusIsBadIsNone,
+}
+
+// TestReal asks the engine at DCGM_TEST_ADDRESS, through the libdcgm of the system. Where
+// that is not set, the fake stands for one at a socket.
 func TestReal(t *testing.T) {
-	var s *dcgm.Source
-	if address := os.Getenv("DCGM_TEST_ADDRESS"); address != "" {
-		s = dcgm.New(quiet(t), dcgm.Options{Addresses: []string{address}})
-		n := &node{source: s, t: t}
-		t.Cleanup(func() { n.close(s) })
-	} else {
-		s = newNode(t, dcgm.Options{}).source
+	s := &subject{address: os.Getenv("DCGM_TEST_ADDRESS")}
+	if s.address == "" {
+		lib := fake.New(t)
+		s = &subject{[]string{lib.Path}, "unix:///run/nv-hostengine", lib}
 	}
-	first, err := collect(t, s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(first.GPUs) == 0 {
-		t.Fatal("the engine has no GPU")
-	}
-	time.Sleep(1500 * time.Millisecond) // rates need two samples
-	got, err := collect(t, s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	seen := map[string]bool{}
-	for i, g := range got.GPUs {
-		if g.Up == fleet.True && (g.UUID == "" || g.PCI == "" || g.Model == "") {
-			t.Errorf("GPU %d is well and not known: %+v", g.Index, g)
+	s.check(t)
+	if s.fake == nil {
+		for name := range ofTheFakeAlone {
+			t.Logf("not asked of a real engine, but of the fake alone: %s", name)
 		}
-		if strings.Contains(g.UUID+g.PCI+g.Model, "<<<") {
-			t.Errorf("GPU %d is called by a blank: %+v", g.Index, g)
-		}
-		if k := g.UUID + "/" + g.Instance; g.UUID != "" && seen[k] {
-			t.Errorf("%s is listed twice", k)
-		} else {
-			seen[k] = true
-		}
-		if g.Instance != "" || g.Up != fleet.True {
-			continue
-		}
-		values := 0
-		for _, v := range got.Values {
-			if v.GPU == i {
-				values++
-			}
-		}
-		if values == 0 {
-			t.Errorf("GPU %d is well and has no value", g.Index)
-		}
-	}
-	for _, v := range got.Values {
-		if v.Value >= 1<<47 && !strings.Contains(v.Field, "ENERGY") || v.Value != v.Value {
-			t.Errorf("%s of GPU %d is %v: a blank", v.Field, v.GPU, v.Value)
-		}
-		for _, l := range v.Labels {
-			if strings.Contains(l.Value, "<<<") {
-				t.Errorf("%s has the label %s=%s", v.Field, l.Name, l.Value)
-			}
-		}
-	}
-	wantLine(t, s, "stoker_dcgm_connects_total 1")
-	wantLine(t, s, `stoker_dcgm_state{state="ok"} 1`)
-	if err := s.CollectEvents(t.Context(), &fleet.Samples{At: time.Now()}); err != nil {
-		t.Error(err)
 	}
 }
 
-// TestComplaint_09_WhatAReadingCosts: the same calls for a node full of MIG instances as
-// for one without, but for the instances' own values, and none at a scrape.
-func TestComplaint_09_WhatAReadingCosts(t *testing.T) {
-	n := newNode(t, dcgm.Options{})
-	n.collect()
-	before := n.do("calls")
-	n.collect()
-	plain := n.do("calls") - before
-	for gpu := range 8 {
-		for i := range 7 {
-			n.do("mig %d %d %d 1", gpu, 10*gpu+i, i)
-		}
-	}
-	n.collect()
-	asked := n.do("attribute-calls")
-	n.collect()
-	before = n.do("calls")
-	got := n.collect()
-	full := n.do("calls") - before
-	if len(got.GPUs) != 8+56 {
-		t.Errorf("%d GPUs and instances, want 64", len(got.GPUs))
-	}
-	if full > plain+2 || plain > 8 {
-		t.Errorf("%d calls for 8 GPUs and %d with 56 instances", plain, full)
-	}
-	if more := n.do("attribute-calls") - asked; more != 0 {
-		t.Errorf("who they are was asked %d times more", more)
-	}
-	before = n.do("calls")
-	n.source.AppendPage(nil)
-	if n.do("calls") != before {
-		t.Error("a scrape asks the engine")
+// TestFake asks the fake the same over a port: what is proved with it is worth what it has
+// in common with a real one.
+func TestFake(t *testing.T) {
+	lib := fake.New(t)
+	(&subject{[]string{lib.Path}, "localhost:5555", lib}).check(t)
+	if held := lib.Do(t, "held"); held != 0 {
+		t.Errorf("afterwards the engine holds %d things", held)
 	}
 }
 
-// TestComplaint_13_LabelsStayTheSame: over XIDs, a loss and a return a GPU's series keep
-// their labels, and each GPU has one series of a field.
-func TestComplaint_13_LabelsStayTheSame(t *testing.T) {
-	n := newNode(t, dcgm.Options{})
-	labels := func(s *fleet.Samples) string {
-		out := ""
-		for _, v := range s.Values {
-			if v.Field == "DCGM_FI_DEV_GPU_TEMP" && s.GPUs[v.GPU].Index == 2 {
-				g := s.GPUs[v.GPU]
-				out += strings.TrimSpace(g.UUID+g.PCI+g.Model+g.Device) + "|"
-				for _, l := range v.Labels {
-					out += l.Name + "=" + l.Value + ","
-				}
-			}
+func (s *subject) check(t *testing.T) {
+	t.Helper()
+	lib, err := dcgm.Open(s.libraries...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lib.Close()
+	if err := lib.Init(); err != nil {
+		t.Fatal(err)
+	}
+	for name, check := range ofEveryEngine {
+		t.Run(name, func(t *testing.T) { check(t, s, lib, s.connect(t, lib)) })
+	}
+}
+
+// connect returns a connection that ends with the test.
+func (s *subject) connect(t *testing.T, lib *dcgm.Library) *dcgm.Engine {
+	t.Helper()
+	e, err := lib.Connect(s.address, 5*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Disconnect(); err != nil {
+			t.Errorf("disconnect: %v", err)
 		}
-		return out
+	})
+	return e
+}
+
+func (s *subject) source(t *testing.T) *dcgm.Source {
+	t.Helper()
+	src := dcgm.New(quiet(t), dcgm.Options{Libraries: s.libraries, Addresses: []string{strings.TrimPrefix(s.address, "unix://")}})
+	if s.fake != nil { // a socket of the fake is no file
+		src = dcgm.New(quiet(t), dcgm.Options{Libraries: s.libraries, Addresses: []string{"localhost:5555"}})
 	}
-	was := labels(n.collect())
-	if strings.Count(was, "|") != 1 {
-		t.Fatalf("labels %q, want one series", was)
+	t.Cleanup(func() { (&node{t: t}).close(src) })
+	return src
+}
+
+// wells returns the GPUs that can be asked; there must be one.
+func wells(t *testing.T, e *dcgm.Engine) []uint32 {
+	t.Helper()
+	ids, err := e.GetEntityGroupEntities(dcgm.FE_GPU, true)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, step := range []string{"xid 2 79 0 0", "lose 2", "return 2", "cut", "xid 2 31 0 0"} {
-		n.do("%s", step)
-		if now := labels(n.collect()); now != was && now != "" {
-			t.Errorf("after %q the labels are %q, before %q", step, now, was)
+	if len(ids) == 0 {
+		t.Fatal("the engine has no GPU that is well")
+	}
+	return ids
+}
+
+func wantCode(t *testing.T, what string, err error, want dcgm.Result) {
+	t.Helper()
+	if got := dcgm.CodeOf(err); got != want {
+		t.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+var names int
+
+// unique returns a name that no group of the engine has.
+func unique() string {
+	names++
+	return fmt.Sprintf("stoker-test-%d-%d-%d", os.Getpid(), time.Now().UnixNano(), names)
+}
+
+// group returns a group of GPUs that ends with the test.
+func group(t *testing.T, e *dcgm.Engine, gpus ...uint32) dcgm.GroupHandle {
+	t.Helper()
+	g, err := e.CreateGroup(unique())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.DestroyGroup(g); err != nil {
+			t.Errorf("destroy a group: %v", err)
+		}
+	})
+	for _, id := range gpus {
+		if err := e.AddEntityToGroup(g, dcgm.GroupEntityPair{EntityGroupId: dcgm.FE_GPU, EntityId: id}); err != nil {
+			t.Fatal(err)
 		}
 	}
+	return g
+}
+
+// watched watches fields of a group until the test ends.
+func watched(t *testing.T, e *dcgm.Engine, g dcgm.GroupHandle, fields ...dcgm.Short) dcgm.FieldHandle {
+	t.Helper()
+	f, err := e.FieldGroupCreate(unique(), fields)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.WatchFields(g, f, time.Second, time.Minute, 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.UnwatchFields(g, f); err != nil {
+			t.Errorf("unwatch: %v", err)
+		}
+		if err := e.FieldGroupDestroy(f); err != nil {
+			t.Errorf("destroy fields: %v", err)
+		}
+	})
+	return f
 }

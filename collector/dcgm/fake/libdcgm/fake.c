@@ -527,3 +527,4 @@ int64_t fake_control(const char *line) {
 
 #include "calls.inc"
 #include "obey.inc"
+#include "inject.inc"
