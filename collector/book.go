@@ -2,7 +2,6 @@ package collector
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -30,11 +29,12 @@ func toldTwice(code int) bool { return code == 79 || code == 119 || code == 120 
 // source last said of them, and their counters. It reads no clock and is not safe for
 // concurrent use; what it gives to a view is never changed afterwards.
 type book struct {
-	node    string
-	sources int
-	bootID  string
-	gpus    []*gpu // by index, then key
-	version uint64 // grows with everything that must survive a restart
+	node     string
+	sources  int
+	bootID   string
+	gpus     []*gpu      // by index, then key
+	switches []*nvswitch // by labels
+	version  uint64      // grows with everything that must survive a restart
 	// late is, by source, how much later an event may have been dated than it happened.
 	late map[string]time.Duration
 }
@@ -48,10 +48,9 @@ type gpu struct {
 	pci    string
 	seen   time.Time
 	states []state // by source
-	codes  []*counter
+	xids   tally
+	links  tally           // errors of its NVLinks
 	labels string          // of its series, rendered
-	shown  []codeView      // of codes; replaced, never changed
-	stale  bool            // shown is older than codes
 	lost   bool            // and it was told
 	failed map[string]bool // health checks, and it was told
 }
@@ -60,15 +59,6 @@ type gpu struct {
 type state struct {
 	up fleet.Truth
 	at time.Time
-}
-
-// A counter is one XID of one GPU. Code 0 is all that came over maxCodes.
-type counter struct {
-	code  int
-	total uint64
-	last  time.Time         // event time of the newest
-	marks []mark            // by time, newest last; at most maxMarks
-	seen  map[string]uint64 // by source; an event that two tell of is in both
 }
 
 // A mark is one event that was counted.
@@ -128,6 +118,11 @@ func (b *book) list(i int, s *fleet.Samples) (slots []int, cut int) {
 		}
 		slots[n] = known.slot
 		known.seen = s.At
+		if s.TellsNVLink {
+			for k := range linkErrors {
+				known.links.counter(k + 1) // there from 0 on
+			}
+		}
 		// Instances of one GPU are listed one by one: the GPU is up if one of them is.
 		if st := &known.states[i]; !st.at.Equal(s.At) || st.up != fleet.True {
 			*st = state{g.Up, s.At}
@@ -160,7 +155,7 @@ func (b *book) find(g fleet.SampledGPU, now time.Time) *gpu {
 	}
 	added := &gpu{key: key, slot: slot, index: g.Index, states: make([]state, b.sources)}
 	for _, code := range xid.StateChanging() {
-		added.codes = append(added.codes, &counter{code: code})
+		added.xids.counter(code)
 	}
 	b.identify(added, g)
 	b.gpus = append(b.gpus, added)
@@ -210,7 +205,7 @@ func (b *book) label(g *gpu) {
 	dst = appendLabel(append(dst, ','), "gpu", index)
 	dst = appendLabel(append(dst, ','), "UUID", g.uuid)
 	g.labels = string(appendLabel(append(dst, ','), "pci_bus_id", g.pci))
-	g.stale = true
+	g.xids.stale, g.links.stale = true, true
 }
 
 func (b *book) sort() {
@@ -219,65 +214,49 @@ func (b *book) sort() {
 	})
 }
 
-// count counts an event that a source told of, unless it was counted before. It returns
+// count counts an XID that a source told of, unless it was counted before. It returns
 // false for ok when the event names no GPU of s or no XID, or there is no room for its GPU.
 func (b *book) count(source string, s *fleet.Samples, e fleet.XIDEvent) (counted, ok bool) {
-	if e.XID <= 0 || e.GPU < 0 || e.GPU >= len(s.GPUs) {
+	g := b.place(s, e.GPU)
+	if g == nil || e.XID <= 0 {
 		return false, false
 	}
-	g := b.find(s.GPUs[e.GPU], s.At)
-	if g == nil {
-		return false, false
+	news := g.xids.count(source, e.XID, e.At, s.At, b.late)
+	if news != known {
+		b.version++
 	}
-	if e.At.IsZero() {
-		e.At = s.At
-	}
-	c := g.counter(e.XID)
-	news := c.mark(source, mark{XID: e.XID, At: e.At.UnixNano()}, b.late)
-	if news == known {
-		return false, true
-	}
-	if c.seen == nil {
-		c.seen = map[string]uint64{}
-	}
-	c.seen[source]++
-	g.stale = true
-	b.version++
-	if news == another {
-		return false, true
-	}
-	c.total++
-	// A clock that runs ahead must not make the event's age negative.
-	if at := earlier(e.At, s.At); at.After(c.last) {
-		c.last = at
-	}
-	return true, true
+	return news == fresh, true
 }
 
-// counter returns the counter of an XID, which it adds while there is room.
-func (g *gpu) counter(code int) *counter {
-	var other *counter
-	for _, c := range g.codes {
-		if c.code == code {
-			return c
-		}
-		if c.code == 0 {
-			other = c
-		}
+// countLink is count for an error of an NVLink.
+func (b *book) countLink(source string, s *fleet.Samples, e fleet.NVLinkEvent) (counted, ok bool) {
+	g, code := b.place(s, e.GPU), slices.Index(linkErrors, e.Error)+1
+	if g == nil || code == 0 {
+		return false, false
 	}
-	if len(g.codes) >= maxCodes {
-		if other != nil {
-			return other
-		}
-		code = 0
+	news := g.links.count(source, code, e.At, s.At, b.late)
+	if news != known {
+		b.version++
 	}
-	c := &counter{code: code}
-	g.codes = append(g.codes, c)
-	// By code, with what has none last.
-	slices.SortFunc(g.codes, func(x, y *counter) int {
-		return cmp.Compare(uint(x.code-1), uint(y.code-1))
-	})
-	return c
+	return news == fresh, true
+}
+
+// linkErrors are what is counted of NVLinks; their codes are their places, from 1 on.
+var linkErrors = []fleet.NVLinkError{fleet.NVLinkFatal, fleet.NVLinkRecovery}
+
+func linkError(code int) string {
+	if code > len(linkErrors) {
+		return "other"
+	}
+	return string(linkErrors[code-1])
+}
+
+// place returns the GPU at a place of what a source told; nil when there is none, or no room.
+func (b *book) place(s *fleet.Samples, at int) *gpu {
+	if at < 0 || at >= len(s.GPUs) {
+		return nil
+	}
+	return b.find(s.GPUs[at], s.At)
 }
 
 // What an event is when it is told.
@@ -351,28 +330,19 @@ func (c *counter) mark(source string, m mark, late map[string]time.Duration) int
 	return fresh
 }
 
-// view returns what a page shows of the GPUs.
-func (b *book) view() []gpuView {
-	out := make([]gpuView, len(b.gpus))
+// view fills in what a page shows of GPUs and NVSwitches.
+func (b *book) view(v *view) {
+	v.gpus = make([]gpuView, len(b.gpus))
+	v.xids, v.links = make([][]codeView, len(b.gpus)), make([][]codeView, len(b.gpus))
 	for n, g := range b.gpus {
-		if g.stale {
-			g.shown = make([]codeView, len(g.codes))
-			for i, c := range g.codes {
-				name := "other"
-				if c.code != 0 {
-					name = strconv.Itoa(c.code)
-				}
-				labels := string(appendLabel([]byte(g.labels+","), "xid", name))
-				g.shown[i] = codeView{labels: labels, total: c.total, last: c.last}
-				for _, source := range slices.Sorted(maps.Keys(c.seen)) {
-					g.shown[i].seen = append(g.shown[i].seen, seenView{string(appendLabel([]byte(labels+","), "source", source)), c.seen[source]})
-				}
-			}
-			g.stale = false
-		}
-		out[n] = gpuView{g.labels, slices.Clone(g.states), g.shown}
+		v.gpus[n] = gpuView{g.labels, slices.Clone(g.states)}
+		v.xids[n] = g.xids.view(g.labels, "xid", strconv.Itoa)
+		v.links[n] = g.links.view(g.labels, "error", linkError)
 	}
-	return out
+	v.sxids = make([][]codeView, len(b.switches))
+	for n, w := range b.switches {
+		v.sxids[n] = w.sxids.view(w.labels, "sxid", strconv.Itoa)
+	}
 }
 
 // known returns who the GPUs are.

@@ -18,8 +18,8 @@ import (
 func totals(t *testing.T, c *Collector, now time.Time) map[string]float64 {
 	t.Helper()
 	out := map[string]float64{}
-	for _, g := range c.view.Load().gpus {
-		for _, k := range g.codes {
+	for _, codes := range c.view.Load().xids {
+		for _, k := range codes {
 			if k.total > 0 {
 				out[k.labels] = float64(k.total)
 			}
@@ -260,7 +260,7 @@ func TestNothingIsLostAndNothingCountedTwice(t *testing.T) {
 			}
 		}
 		for code, n := range want {
-			if got := b.gpus[0].counter(code).total; got != n {
+			if got := b.gpus[0].xids.counter(code).total; got != n {
 				rt.Fatalf("XID %d was counted %d times, has happened %d times", code, got, n)
 			}
 		}
@@ -296,7 +296,7 @@ func TestMemoryIsBounded(t *testing.T) {
 			t.Errorf("no events over the limit of codes in %v", got)
 		}
 	}
-	for _, k := range c.book.gpus[0].codes {
+	for _, k := range c.book.gpus[0].xids.codes {
 		if len(k.marks) > maxMarks {
 			t.Errorf("XID %d: %d marks, the limit is %d", k.code, len(k.marks), maxMarks)
 		}

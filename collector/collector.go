@@ -318,7 +318,7 @@ const maxLines = 32
 // takeEvents counts what source i told. It logs one line for each GPU and XID, up to
 // a limit, so that a storm does not fill the log.
 func (c *Collector) takeEvents(i int, s *fleet.Samples) {
-	if d, ok := c.sources[i].(Dater); ok && len(s.Events) > 0 {
+	if d, ok := c.sources[i].(Dater); ok && len(s.Events)+len(s.NVLink)+len(s.Switches) > 0 {
 		c.book.late[c.told[i].name] = min(d.Late(), maxLate)
 	}
 	type kind struct{ gpu, xid int }
@@ -331,8 +331,23 @@ func (c *Collector) takeEvents(i int, s *fleet.Samples) {
 		if counted {
 			if fresh[kind{e.GPU, e.XID}]++; len(c.sighted) < maxSighted {
 				g := c.book.find(s.GPUs[e.GPU], s.At)
-				c.sight(g, g.counter(e.XID).last, Sighting{XID: e.XID})
+				c.sight(g, g.xids.counter(e.XID).last, Sighting{XID: e.XID})
 			}
+		}
+	}
+	for _, e := range s.NVLink {
+		counted, ok := c.book.countLink(c.told[i].name, s, e)
+		if !ok {
+			c.told[i].dropped++
+		}
+		if counted && len(c.sighted) < maxSighted {
+			c.log.Info("nvlink error", "source", c.told[i].name, "gpu", s.GPUs[e.GPU].Index, "uuid", s.GPUs[e.GPU].UUID, "error", string(e.Error))
+			c.sight(c.book.place(s, e.GPU), earlier(e.At, s.At), Sighting{NVLink: e.Error})
+		}
+	}
+	for _, e := range s.Switches {
+		if !c.book.countSwitch(c.told[i].name, s, e) {
+			c.told[i].dropped++
 		}
 	}
 	lines := 0
@@ -352,14 +367,15 @@ func (c *Collector) takeEvents(i int, s *fleet.Samples) {
 
 // publish replaces what scrapes read.
 func (c *Collector) publish() {
-	c.view.Store(&view{
+	v := &view{
 		staleAfter: c.o.StaleAfter,
 		labels:     nodeLabel(c.node),
 		bootID:     c.book.bootID,
 		sources:    slices.Clone(c.told),
-		gpus:       c.book.view(),
 		known:      c.book.known(),
 		mig:        devices(c.told),
 		order:      merge(c.told),
-	})
+	}
+	c.book.view(v)
+	c.view.Store(v)
 }

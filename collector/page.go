@@ -21,9 +21,11 @@ type view struct {
 	bootID     string
 	sources    []sourceView
 	gpus       []gpuView
-	known      []fleet.SampledGPU
-	mig        []fleet.MIGDevice
-	order      []parts
+	// Of each GPU or NVSwitch, what was counted.
+	xids, links, sxids [][]codeView
+	known              []fleet.SampledGPU
+	mig                []fleet.MIGDevice
+	order              []parts
 }
 
 // A sourceView is what is known of one source and what it told last.
@@ -44,7 +46,6 @@ type sourceView struct {
 type gpuView struct {
 	labels string
 	states []state // by source
-	codes  []codeView
 }
 
 // A codeView is one counter.
@@ -175,6 +176,8 @@ func (v *view) appendPage(dst []byte, now time.Time) []byte {
 		dst = append(strconv.AppendUint(dst, v.sources[i].trips, 10), '\n')
 	}
 
+	dst = linkCounts.append(dst, v.links)
+
 	head = len(dst)
 	dst = appendHead(dst, "stoker_gpu_up", "gauge",
 		"Whether the driver reaches the GPU. Missing where that is not known at present.")
@@ -190,52 +193,13 @@ func (v *view) appendPage(dst []byte, now time.Time) []byte {
 	}
 	dst = unlessEmpty(dst, head, rows)
 
-	head = len(dst)
-	dst = appendHead(dst, "stoker_gpu_xid_errors_total", "counter",
-		"XID errors of the GPU, by code. Those that change the state of a GPU or node are there from 0 on.")
-	rows = len(dst)
-	for i := range v.gpus {
-		for k := range v.gpus[i].codes {
-			dst = appendName(dst, "stoker_gpu_xid_errors_total", v.gpus[i].codes[k].labels)
-			dst = append(strconv.AppendUint(dst, v.gpus[i].codes[k].total, 10), '\n')
-		}
-	}
-	dst = unlessEmpty(dst, head, rows)
-
-	head = len(dst)
-	dst = appendHead(dst, "stoker_gpu_xid_last_event_timestamp_seconds", "gauge",
-		"When the newest XID error of the code happened, in seconds since 1970.")
-	rows = len(dst)
-	for i := range v.gpus {
-		for k := range v.gpus[i].codes {
-			if c := &v.gpus[i].codes[k]; !c.last.IsZero() {
-				dst = appendName(dst, "stoker_gpu_xid_last_event_timestamp_seconds", c.labels)
-				dst = append(appendSeconds(dst, c.last), '\n')
-			}
-		}
-	}
-	dst = unlessEmpty(dst, head, rows)
-
-	head = len(dst)
-	dst = appendHead(dst, "stoker_gpu_xid_seen_total", "counter",
-		"XID errors of the GPU by the source that told of them. One that two sources tell of is in both.")
-	rows = len(dst)
-	for i := range v.gpus {
-		for k := range v.gpus[i].codes {
-			for _, seen := range v.gpus[i].codes[k].seen {
-				dst = appendName(dst, "stoker_gpu_xid_seen_total", seen.labels)
-				dst = append(strconv.AppendUint(dst, seen.total, 10), '\n')
-			}
-		}
-	}
-	dst = unlessEmpty(dst, head, rows)
-
+	dst = xidCounts.append(dst, v.xids)
 	if v.bootID != "" {
 		dst = appendHead(dst, "stoker_node_boot_info", "gauge", "Always 1; boot_id changes with every boot of the node.")
 		dst = v.appendOurs(dst, "stoker_node_boot_info", "boot_id", v.bootID)
 		dst = append(dst, "1\n"...)
 	}
-	return dst
+	return sxidCounts.append(dst, v.sxids)
 }
 
 // appendFamily appends one family of the sources that are fresh. Where two have it,

@@ -20,8 +20,8 @@ const (
 )
 
 // A Sighting is something that was just seen on a GPU and that others should hear of at
-// once: an XID, that the driver has lost the GPU, or that a health check fails. One of
-// XID, Lost and Watch is set.
+// once: an XID, an error of its NVLinks, that the driver has lost it, or that a health
+// check fails. One of XID, NVLink, Lost and Watch is set.
 type Sighting struct {
 	Node   string
 	BootID string // empty where it is not known
@@ -31,6 +31,7 @@ type Sighting struct {
 	At     time.Time // when it happened, as far as is known; else when it was seen
 
 	XID       int
+	NVLink    fleet.NVLinkError
 	Lost      bool
 	Watch     string // DCGM's word for what is checked, such as MEM
 	ErrorCode string // of the check, such as DCGM_FR_VOLATILE_DBE_DETECTED

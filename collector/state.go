@@ -2,7 +2,6 @@ package collector
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -30,11 +29,12 @@ type saved struct {
 // stateFile is the content of the state file. It belongs to one boot: the counters of
 // a node start anew with it.
 type stateFile struct {
-	Version int                        `json:"version"`
-	Node    string                     `json:"node"`
-	BootID  string                     `json:"bootID"`
-	GPUs    []stateGPU                 `json:"gpus"`
-	Cursors map[string]json.RawMessage `json:"cursors"` // by source
+	Version  int                        `json:"version"`
+	Node     string                     `json:"node"`
+	BootID   string                     `json:"bootID"`
+	GPUs     []stateGPU                 `json:"gpus"`
+	Switches []stateSwitch              `json:"switches,omitempty"`
+	Cursors  map[string]json.RawMessage `json:"cursors"` // by source
 }
 
 type stateGPU struct {
@@ -42,6 +42,14 @@ type stateGPU struct {
 	UUID  string      `json:"uuid,omitempty"`
 	PCI   string      `json:"pci,omitempty"`
 	Codes []stateCode `json:"codes,omitempty"`
+	Links []stateCode `json:"nvlink,omitempty"`
+}
+
+type stateSwitch struct {
+	PCI      string      `json:"pci,omitempty"`
+	Number   string      `json:"number,omitempty"`
+	Severity string      `json:"severity"`
+	Codes    []stateCode `json:"codes"`
 }
 
 type stateCode struct {
@@ -126,13 +134,20 @@ func (f stateFile) book(sources int) (*book, error) {
 	}
 	for i, sg := range f.GPUs {
 		g := b.find(fleet.SampledGPU{Index: sg.Index, UUID: sg.UUID, PCI: sg.PCI}, time.Time{})
-		for _, sc := range sg.Codes {
-			if sc.Code < 0 || len(sc.Marks) > maxMarks ||
-				!slices.IsSortedFunc(sc.Marks, func(x, y mark) int { return cmp.Compare(x.At, y.At) }) {
-				return nil, fmt.Errorf("gpus[%d]: counter of XID %d is damaged", i, sc.Code)
-			}
-			c := g.counter(sc.Code)
-			c.total, c.last, c.marks, c.seen = sc.Total, sc.Last, sc.Marks, sc.Seen
+		if code, ok := g.xids.resume(sg.Codes); !ok {
+			return nil, fmt.Errorf("gpus[%d]: counter of XID %d is damaged", i, code)
+		}
+		if code, ok := g.links.resume(sg.Links); !ok {
+			return nil, fmt.Errorf("gpus[%d]: counter %d of NVLink errors is damaged", i, code)
+		}
+	}
+	for i, sw := range f.Switches {
+		w := b.nvswitch(sw.PCI, sw.Number, sw.Severity)
+		if w == nil {
+			return nil, fmt.Errorf("%d NVSwitches, the limit is %d", len(f.Switches), maxSwitches)
+		}
+		if code, ok := w.sxids.resume(sw.Codes); !ok {
+			return nil, fmt.Errorf("switches[%d]: counter of SXID %d is damaged", i, code)
 		}
 	}
 	return b, nil
@@ -148,13 +163,10 @@ func (c *Collector) save() {
 	}
 	f := stateFile{Version: stateVersion, Node: c.node, BootID: c.book.bootID, GPUs: []stateGPU{}, Cursors: map[string]json.RawMessage{}}
 	for _, g := range c.book.gpus {
-		sg := stateGPU{Index: g.index, UUID: g.uuid, PCI: g.pci}
-		for _, k := range g.codes {
-			if k.total > 0 {
-				sg.Codes = append(sg.Codes, stateCode{k.code, k.total, k.last, k.marks, k.seen})
-			}
-		}
-		f.GPUs = append(f.GPUs, sg)
+		f.GPUs = append(f.GPUs, stateGPU{g.index, g.uuid, g.pci, g.xids.save(), g.links.save()})
+	}
+	for _, w := range c.book.switches {
+		f.Switches = append(f.Switches, stateSwitch{w.pci, w.number, w.severity, w.sxids.save()})
 	}
 	for i, cursor := range c.cursors {
 		if cursor != nil {

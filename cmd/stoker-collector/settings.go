@@ -171,8 +171,7 @@ func (s *settings) open(log *slog.Logger) (out []collector.Source, own []func([]
 		case "nvml":
 			out = append(out, nvml.New(log))
 		case "kmsg":
-			k := kmsg.New(log, s.kmsg)
-			out, own = append(out, k), append(own, k.AppendPage)
+			out = append(out, kmsg.New(log, s.kmsg))
 		case "exporter":
 			// Not through a proxy: it is on this node.
 			out = append(out, exporter.NewHTTP(log, &http.Client{Transport: &http.Transport{IdleConnTimeout: idleTimeout}}, s.exporter))

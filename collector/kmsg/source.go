@@ -1,7 +1,6 @@
 // Package kmsg reads XIDs from the kernel's log, the only place that has all of them. It
-// owns the reading of the log, the places in it that were read, and the counters of
-// NVSwitch errors, which no GPU has. It knows GPUs by their addresses alone and nothing of
-// how they do: other sources name them.
+// owns the reading of the log and the place up to which it was read. It knows GPUs and
+// NVSwitches by their addresses alone and nothing of how they do: other sources name them.
 package kmsg
 
 import (
@@ -13,10 +12,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"os"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -26,9 +23,8 @@ import (
 
 // Bounds of what is remembered.
 const (
-	maxPending  = 20_000 // events that were read and not told, when nobody asks
-	maxSwitches = 1024   // counters of NVSwitch errors
-	maxRecord   = 8 << 10
+	maxPending = 20_000 // events that were read and not told, when nobody asks
+	maxRecord  = 8 << 10
 )
 
 // Options are what a source may be told. The zero value is useful.
@@ -53,6 +49,8 @@ type Source struct {
 	failed  error         // of the reading
 	closed  bool
 	pending []event
+	sxids   []fleet.SXIDEvent
+	last    time.Time // of the newest event
 	cursor  cursor
 	told    cursor // the same, as of the last telling
 	lost    int    // records that the kernel has dropped before they were read
@@ -61,17 +59,8 @@ type Source struct {
 
 // A cursor is what outlives a restart, within one boot.
 type cursor struct {
-	Begin    time.Time `json:"begin"` // what is older is history
-	Next     uint64    `json:"next"`  // number of the first record that was not read
-	Switches []sxid    `json:"switches,omitempty"`
-}
-
-// A sxid is one counter of NVSwitch errors.
-type sxid struct {
-	PCI      string       `json:"pci"`
-	Code     int          `json:"code"`
-	Severity xid.Severity `json:"severity,omitempty"`
-	Total    uint64       `json:"total"`
+	Begin time.Time `json:"begin"` // what is older is history
+	Next  uint64    `json:"next"`  // number of the first record that was not read
 }
 
 type event struct {
@@ -106,8 +95,8 @@ func (s *Source) CollectEvents(_ context.Context, into *fleet.Samples) error {
 	s.mu.Lock()
 	found := s.pending
 	s.pending = nil
+	into.Switches, s.sxids = s.sxids, nil
 	s.told = s.cursor
-	s.told.Switches = slices.Clone(s.cursor.Switches)
 	into.Dropped, s.lost, s.bad = s.lost+s.bad, 0, 0
 	s.mu.Unlock()
 	for _, e := range found {
@@ -200,7 +189,11 @@ func (s *Source) take(line string) {
 	if at.Before(s.cursor.Begin) {
 		return // history
 	}
+	if !at.After(s.last) {
+		at = s.last.Add(1) // two of one time are two
+	}
 	if e, err := xid.ParseKernelLine(r.text); err == nil {
+		s.last = at
 		if len(s.pending) < maxPending {
 			s.pending = append(s.pending, event{e.PCI, e.Code, at})
 		} else {
@@ -219,30 +212,22 @@ func (s *Source) take(line string) {
 	e, err := xid.ParseSwitchLine(r.text)
 	switch {
 	case err == nil:
-		s.count(e)
+		s.last = at
+		s.log.Info("sxid", "pci", e.PCI.BusID(), "sxid", e.Code, "severity", string(e.Severity), "link", e.Link, "text", e.Message)
+		if len(s.sxids) >= maxPending {
+			s.bad++
+			return
+		}
+		s.sxids = append(s.sxids, fleet.SXIDEvent{
+			PCI: e.PCI.BusID(), Switch: -1, SXID: e.Code, Severity: string(e.Severity), At: at, Source: "kmsg",
+		})
 	case !errors.Is(err, xid.ErrNotSXID):
 		s.bad++
 		s.log.Warn("an SXID can't be read", "err", err)
 	}
 }
 
-func (s *Source) count(e xid.SwitchEvent) {
-	bus := e.PCI.BusID()
-	s.log.Info("sxid", "pci", bus, "sxid", e.Code, "severity", string(e.Severity), "link", e.Link, "text", e.Message)
-	for i := range s.cursor.Switches {
-		if x := &s.cursor.Switches[i]; x.PCI == bus && x.Code == e.Code && x.Severity == e.Severity {
-			x.Total++
-			return
-		}
-	}
-	if len(s.cursor.Switches) >= maxSwitches {
-		s.bad++
-		return
-	}
-	s.cursor.Switches = append(s.cursor.Switches, sxid{bus, e.Code, e.Severity, 1})
-}
-
-// Cursor returns what was read, and the counters of NVSwitch errors.
+// Cursor returns what was read.
 func (s *Source) Cursor() ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -255,13 +240,9 @@ func (s *Source) Resume(data []byte) error {
 	if err := json.Unmarshal(data, &c); err != nil {
 		return fmt.Errorf("cursor of source kmsg: %w", err)
 	}
-	if len(c.Switches) > maxSwitches {
-		return fmt.Errorf("cursor of source kmsg: over %d counters", maxSwitches)
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cursor, s.told = c, c
-	s.told.Switches = slices.Clone(c.Switches)
 	return nil
 }
 
@@ -283,23 +264,4 @@ func (s *Source) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-}
-
-// AppendPage appends the counters of NVSwitch errors in Prometheus' text format.
-func (s *Source) AppendPage(dst []byte) []byte {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.cursor.Switches) == 0 {
-		return dst
-	}
-	dst = append(dst, "# HELP stoker_nvswitch_sxid_errors_total Errors of the NVSwitch, by code and severity, as the kernel's log has them.\n# TYPE stoker_nvswitch_sxid_errors_total counter\n"...)
-	rows := map[string]uint64{}
-	for _, x := range s.cursor.Switches {
-		severity := cmp.Or(string(x.Severity), "unknown")
-		rows[fmt.Sprintf("stoker_nvswitch_sxid_errors_total{pci_bus_id=%q,sxid=\"%d\",severity=%q} ", x.PCI, x.Code, severity)] = x.Total
-	}
-	for _, row := range slices.Sorted(maps.Keys(rows)) {
-		dst = append(strconv.AppendUint(append(dst, row...), rows[row], 10), '\n')
-	}
-	return dst
 }

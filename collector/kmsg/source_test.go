@@ -111,12 +111,13 @@ func (k *kernel) collect(s *Source) *fleet.Samples {
 		}
 		all.GPUs, all.Dropped = into.GPUs, all.Dropped+into.Dropped
 		all.Events = append(all.Events, into.Events...)
+		all.Switches = append(all.Switches, into.Switches...)
 		s.mu.Lock()
 		read := s.cursor.Next >= k.number
 		s.mu.Unlock()
 		if read {
 			s.mu.Lock()
-			more := len(s.pending)
+			more := len(s.pending) + len(s.sxids)
 			s.mu.Unlock()
 			if more == 0 {
 				return all
@@ -166,8 +167,15 @@ func TestXIDsOfTheKernel(t *testing.T) {
 			t.Errorf("XID %d is %v old", e.XID, age)
 		}
 	}
-	if page := string(s.AppendPage(nil)); !strings.Contains(page, `stoker_nvswitch_sxid_errors_total{pci_bus_id="00000000:3A:00.0",sxid="12028",severity="nonfatal"} 2`+"\n") {
-		t.Errorf("the page lacks the SXIDs:\n%s", page)
+	var sxids []string
+	for _, e := range got.Switches {
+		sxids = append(sxids, fmt.Sprintf("%s %d %s", e.PCI, e.SXID, e.Severity))
+	}
+	if d := cmp.Diff([]string{"00000000:3A:00.0 12028 nonfatal", "00000000:3A:00.0 12028 nonfatal"}, sxids); d != "" {
+		t.Errorf("SXIDs (-want +got):\n%s", d)
+	}
+	if len(got.Switches) == 2 && !got.Switches[1].At.After(got.Switches[0].At) {
+		t.Errorf("two links' errors are both of %v: they would count as one", got.Switches[0].At)
 	}
 	k.number += 5 // the kernel's ring was full
 	k.say(3, 0, "NVRM: Xid (PCI:0000:1a:00): 13, Graphics Exception")

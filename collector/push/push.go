@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"stoker.dev/stoker/collector"
+	"stoker.dev/stoker/internal/fleet"
 	"stoker.dev/stoker/internal/xid"
 )
 
@@ -141,6 +142,13 @@ func alertOf(s collector.Sighting) (alert, bool) {
 		default:
 			name = "GPUXidSeen"
 		}
+	case s.NVLink != "":
+		name, severity = "GPUNVLinkError", "warning" // a link that recovers needs nobody
+		if s.NVLink == fleet.NVLinkFatal {
+			class, severity = xid.GPUNVLink, "critical"
+		}
+		labels["error"] = string(s.NVLink)
+		summary = fmt.Sprintf("NVLink error (%s) %s", s.NVLink, where)
 	case s.Lost:
 		name, class, severity = "GPULost", xid.GPULost, "critical"
 		summary = fmt.Sprintf("GPU %d of %s is lost", s.GPU, s.Node)

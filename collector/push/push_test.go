@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"stoker.dev/stoker/collector"
+	"stoker.dev/stoker/internal/fleet"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -44,9 +45,11 @@ func TestWhatIsTold(t *testing.T) {
 		"an XID without a row":                       {with(func(s *collector.Sighting) { s.XID = 999 }), map[string]string{"alertname": "GPUXidUnknown", "class": "none", "xid": "999", "severity": "warning", "ladder": "ALERT"}, "XID 999 on GPU 3 of a"},
 		"the aftermath of a job is only counted":     {with(func(s *collector.Sighting) { s.XID = 45 }), nil, ""},
 		"a code that waits for what the driver asks": {with(func(s *collector.Sighting) { s.XID = 145 }), nil, ""},
-		"a lost GPU":                           {with(func(s *collector.Sighting) { s.Lost = true }), map[string]string{"alertname": "GPULost", "class": "gpu-lost", "severity": "critical"}, "GPU 3 of a is lost"},
-		"a check of memory":                    {with(func(s *collector.Sighting) { s.Watch, s.ErrorCode = "MEM", "DCGM_FR_X" }), map[string]string{"alertname": "GPUHealthFailed", "class": "gpu-ecc", "severity": "critical", "health_watch": "MEM"}, "Health check MEM fails on GPU 3 of a: DCGM_FR_X"},
-		"a check that has no class only tells": {with(func(s *collector.Sighting) { s.Watch = "PMU" }), map[string]string{"alertname": "GPUHealthFailed", "class": "none", "severity": "critical", "health_watch": "PMU"}, "Health check PMU fails on GPU 3 of a: "},
+		"a link that failed":                         {with(func(s *collector.Sighting) { s.NVLink = fleet.NVLinkFatal }), map[string]string{"alertname": "GPUNVLinkError", "class": "gpu-nvlink", "severity": "critical", "error": "fatal"}, "NVLink error (fatal) on GPU 3 of a"},
+		"a link that recovers only tells":            {with(func(s *collector.Sighting) { s.NVLink = fleet.NVLinkRecovery }), map[string]string{"alertname": "GPUNVLinkError", "class": "none", "severity": "warning", "error": "recovery"}, "NVLink error (recovery) on GPU 3 of a"},
+		"a lost GPU":                                 {with(func(s *collector.Sighting) { s.Lost = true }), map[string]string{"alertname": "GPULost", "class": "gpu-lost", "severity": "critical"}, "GPU 3 of a is lost"},
+		"a check of memory":                          {with(func(s *collector.Sighting) { s.Watch, s.ErrorCode = "MEM", "DCGM_FR_X" }), map[string]string{"alertname": "GPUHealthFailed", "class": "gpu-ecc", "severity": "critical", "health_watch": "MEM"}, "Health check MEM fails on GPU 3 of a: DCGM_FR_X"},
+		"a check that has no class only tells":       {with(func(s *collector.Sighting) { s.Watch = "PMU" }), map[string]string{"alertname": "GPUHealthFailed", "class": "none", "severity": "critical", "health_watch": "PMU"}, "Health check PMU fails on GPU 3 of a: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, ok := alertOf(tc.seen)

@@ -11,7 +11,12 @@ type Samples struct {
 	GPUs   []SampledGPU
 	Values []Sample
 	Events []XIDEvent
-	BootID string // of the node; empty where the source cannot tell
+	// NVLink are errors of GPUs' NVLinks. TellsNVLink says that the source would tell of
+	// them: none told is then none.
+	NVLink      []NVLinkEvent
+	TellsNVLink bool
+	Switches    []SXIDEvent
+	BootID      string // of the node; empty where the source cannot tell
 	// Fields says what the fields of Values are, in the order in which they are to be
 	// shown. Those that are missing here follow by name, without type and help.
 	Fields []Field
@@ -73,4 +78,31 @@ type XIDEvent struct {
 	XID    int
 	At     time.Time // when it happened, not when it was read; zero where the source cannot tell
 	Source string
+}
+
+// A NVLinkError is a kind of error of an NVLink, one of a closed list.
+type NVLinkError string
+
+// The kinds.
+const (
+	NVLinkRecovery NVLinkError = "recovery" // the link failed and needs to recover
+	NVLinkFatal    NVLinkError = "fatal"
+)
+
+// A NVLinkEvent is one error of an NVLink of a GPU that the driver told of.
+type NVLinkEvent struct {
+	GPU    int // place in Samples.GPUs
+	Error  NVLinkError
+	At     time.Time // as [XIDEvent.At]
+	Source string
+}
+
+// A SXIDEvent is one error of an NVSwitch.
+type SXIDEvent struct {
+	PCI      string // address of the switch; empty where the source does not know it
+	Switch   int    // its number in the source; -1 where it has none
+	SXID     int
+	Severity string    // fatal, nonfatal, or empty: the source can't tell
+	At       time.Time // as [XIDEvent.At]
+	Source   string
 }
