@@ -5,7 +5,6 @@ package dcgm_test
 import (
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
