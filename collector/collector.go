@@ -269,7 +269,7 @@ func (c *Collector) collected(i int, s *fleet.Samples) {
 	}
 	told.shown = c.screen.show(c.node, s, places, len(told.shown.text))
 	told.dropped += uint64(s.Dropped + cut + told.shown.dropped)
-	told.mig = s.MIG
+	told.mig, told.links = s.MIG, s.NVLinks
 	c.takeEvents(i, s)
 	c.look(s)
 }
@@ -331,7 +331,7 @@ func (c *Collector) takeEvents(i int, s *fleet.Samples) {
 		if counted {
 			if fresh[kind{e.GPU, e.XID}]++; len(c.sighted) < maxSighted {
 				g := c.book.find(s.GPUs[e.GPU], s.At)
-				c.sight(g, g.xids.counter(e.XID).last, Sighting{XID: e.XID})
+				c.sight(g, g.xids.counter(e.XID).last, Sighting{XID: e.XID, Instance: s.GPUs[e.GPU].Instance})
 			}
 		}
 	}
@@ -360,7 +360,7 @@ func (c *Collector) takeEvents(i int, s *fleet.Samples) {
 			}
 			delete(fresh, k)
 			g := s.GPUs[e.GPU]
-			c.log.Info("xid", "source", c.told[i].name, "gpu", g.Index, "uuid", g.UUID, "xid", e.XID, "events", n)
+			c.log.Info("xid", "source", c.told[i].name, "gpu", g.Index, "uuid", g.UUID, "instance", g.Instance, "xid", e.XID, "events", n)
 		}
 	}
 }
@@ -377,5 +377,6 @@ func (c *Collector) publish() {
 		order:      merge(c.told),
 	}
 	c.book.view(v)
+	v.nvlinks = linksText(c.told, v.known, v.gpus)
 	c.view.Store(v)
 }

@@ -25,6 +25,7 @@ type view struct {
 	xids, links, sxids [][]codeView
 	known              []fleet.SampledGPU
 	mig                []fleet.MIGDevice
+	nvlinks            []byte // how GPUs are linked
 	order              []parts
 }
 
@@ -40,6 +41,7 @@ type sourceView struct {
 	took    time.Duration // the last collection
 	shown   shown
 	mig     []fleet.MIGDevice
+	links   []fleet.NVLinks
 }
 
 // A gpuView is one whole GPU.
@@ -177,6 +179,7 @@ func (v *view) appendPage(dst []byte, now time.Time) []byte {
 	}
 
 	dst = linkCounts.append(dst, v.links)
+	dst = append(dst, v.nvlinks...)
 
 	head = len(dst)
 	dst = appendHead(dst, "stoker_gpu_up", "gauge",

@@ -32,6 +32,7 @@ type Sighting struct {
 
 	XID       int
 	NVLink    fleet.NVLinkError
+	Instance  string // MIG instance of which the XID is; empty for the whole GPU, or where the source can't tell
 	Lost      bool
 	Watch     string // DCGM's word for what is checked, such as MEM
 	ErrorCode string // of the check, such as DCGM_FR_VOLATILE_DBE_DETECTED

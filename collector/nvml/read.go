@@ -5,6 +5,7 @@ package nvml
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"stoker.dev/stoker/internal/fleet"
+	"stoker.dev/stoker/internal/xid"
 )
 
 // A reading is one field as the driver's library has it. The names are DCGM's, so that
@@ -78,6 +80,9 @@ var readings = []reading{
 	}},
 }
 
+// lastXID is the last that came of a GPU or instance; there is none before.
+var lastXID = fleet.Field{Name: "DCGM_FI_DEV_XID_ERRORS", Type: "gauge", Help: "Value of the last XID error encountered."}
+
 func truth(b bool) float64 {
 	if b {
 		return 1
@@ -92,13 +97,14 @@ func (s *Source) read(into *fleet.Samples) error {
 	if err := check("nvmlDeviceGetCount", r); err != nil {
 		return err
 	}
-	driver := ""
+	var label []fleet.Label
 	if v, r := s.lib.SystemGetDriverVersion(); r == nvml.SUCCESS {
-		driver = v
+		label = []fleet.Label{{Name: "DCGM_FI_DRIVER_VERSION", Value: v}}
 	}
 	for _, x := range readings {
 		into.Fields = append(into.Fields, x.field)
 	}
+	into.Fields = append(into.Fields, lastXID)
 	listed := map[string]bool{}
 	for i := range min(count, 256) {
 		s.thread.During(fmt.Sprintf("asked about GPU %d", i))
@@ -120,15 +126,23 @@ func (s *Source) read(into *fleet.Samples) error {
 			v, r := x.get(d)
 			if r == nvml.ERROR_GPU_IS_LOST {
 				into.GPUs[at].Up = fleet.False
-				into.Values = slices.DeleteFunc(into.Values, func(v fleet.Sample) bool { return v.GPU == at })
 				break
 			}
 			if r != nvml.SUCCESS {
 				continue // it does not have the field
 			}
-			into.Values = append(into.Values, fleet.Sample{
-				Field: x.field.Name, GPU: at, Value: v, Labels: []fleet.Label{{Name: "DCGM_FI_DRIVER_VERSION", Value: driver}},
-			})
+			into.Values = append(into.Values, fleet.Sample{Field: x.field.Name, GPU: at, Value: v, Labels: label})
+		}
+		if into.GPUs[at].Up == fleet.True && s.parts(d, g, label, into) {
+			into.GPUs[at].Up = fleet.False
+		}
+		if into.GPUs[at].Up == fleet.True {
+			s.links(d, g, into)
+		} else {
+			for part := at; part < len(into.GPUs); part++ {
+				into.GPUs[part].Up = fleet.False
+			}
+			into.Values = slices.DeleteFunc(into.Values, func(v fleet.Sample) bool { return v.GPU >= at })
 		}
 		s.remember(g)
 	}
@@ -138,6 +152,22 @@ func (s *Source) read(into *fleet.Samples) error {
 		if !listed[g.UUID] {
 			g.Up = fleet.False
 			into.GPUs = append(into.GPUs, g)
+		}
+	}
+	// Of GPUs that were taken out nothing is kept.
+	here := func(uuid string) bool {
+		return slices.ContainsFunc(s.known, func(g fleet.SampledGPU) bool { return g.UUID == uuid })
+	}
+	maps.DeleteFunc(s.linked, func(uuid string, _ linked) bool { return !here(uuid) })
+	maps.DeleteFunc(s.last, func(p part, _ int) bool { return !here(p.uuid) })
+	clear(s.instances)
+	for at, g := range into.GPUs {
+		is := part{g.UUID, g.Instance}
+		s.instances[is] = g.Instance != ""
+		if code := s.last[is]; code != 0 {
+			row, _ := xid.Lookup(code)
+			into.Values = append(into.Values, fleet.Sample{Field: lastXID.Name, GPU: at, Value: float64(code), Labels: append(slices.Clone(label),
+				fleet.Label{Name: "err_code", Value: strconv.Itoa(code)}, fleet.Label{Name: "err_msg", Value: row.Meaning})})
 		}
 	}
 	return nil

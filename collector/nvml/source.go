@@ -32,14 +32,22 @@ type Source struct {
 
 	// Of the thread.
 	open    bool
-	waiting sync.WaitGroup // for events
-	stop    chan struct{}  // closed by Close
+	symbols map[string]bool   // functions that the library has or lacks
+	linked  map[string]linked // by UUID
+	waiting sync.WaitGroup    // for events
+	stop    chan struct{}     // closed by Close
 	ended   sync.Once
 
 	mu      sync.Mutex
 	pending []event
-	known   []fleet.SampledGPU // as they were when they were well, by index
+	last    map[part]int // XID
+	// instances are the MIG instances of the last reading.
+	instances map[part]bool
+	known     []fleet.SampledGPU // as they were when they were well, by index
 }
+
+// A part is a GPU, or a MIG instance of it.
+type part struct{ uuid, instance string }
 
 type event struct {
 	gpu fleet.SampledGPU
@@ -51,7 +59,10 @@ type event struct {
 func New(log *slog.Logger) *Source { return newSource(log, nvml.New()) }
 
 func newSource(log *slog.Logger, lib nvml.Interface) *Source {
-	s := &Source{log: log.With("source", "nvml"), lib: lib, stop: make(chan struct{}), wake: make(chan struct{}, 1)}
+	s := &Source{
+		log: log.With("source", "nvml"), lib: lib, stop: make(chan struct{}), wake: make(chan struct{}, 1),
+		symbols: map[string]bool{}, linked: map[string]linked{}, last: map[part]int{}, instances: map[part]bool{},
+	}
 	s.thread = thread.New("the driver", s.end)
 	return s
 }
@@ -85,7 +96,7 @@ func (s *Source) tell(into *fleet.Samples) {
 	for _, e := range s.pending {
 		at := -1
 		for i, g := range into.GPUs {
-			if g.UUID == e.gpu.UUID {
+			if g.UUID == e.gpu.UUID && g.Instance == e.gpu.Instance {
 				at = i
 			}
 		}
@@ -214,6 +225,11 @@ func (s *Source) found(data nvml.EventData) {
 	for _, g := range s.known {
 		if g.UUID == uuid {
 			g.Up = fleet.Unknown
+			// A library of before MIG leaves the number 0.
+			if id := strconv.FormatUint(uint64(data.GpuInstanceId), 10); s.instances[part{uuid, id}] {
+				g.Instance = id
+			}
+			s.last[part{uuid, g.Instance}] = int(data.EventData)
 			s.pending = append(s.pending, event{g, int(data.EventData), now})
 		}
 	}

@@ -83,6 +83,8 @@ func newBox(t *testing.T, s *server.Server) *box {
 		dev.GetMemoryInfoFunc = func() (nvml.Memory, nvml.Return) {
 			return nvml.Memory{Total: 80 << 30, Free: 79 << 30, Used: 1 << 30}, state()
 		}
+		dev.GetGpuFabricInfoFunc = func() (nvml.GpuFabricInfo, nvml.Return) { return nvml.GpuFabricInfo{}, nvml.ERROR_NOT_SUPPORTED }
+		dev.GetNvLinkStateFunc = func(int) (nvml.EnableState, nvml.Return) { return 0, nvml.ERROR_NOT_SUPPORTED }
 		dev.RegisterEventsFunc = func(uint64, nvml.EventSet) nvml.Return { return nvml.SUCCESS }
 	}
 	return b
@@ -149,7 +151,7 @@ func TestAnXIDAndALostGPU(t *testing.T) {
 	b := newBox(t, dgxh100.New())
 	s := open(t, b)
 	first := collect(t, s)
-	b.events <- nvml.EventData{Device: b.devices[3], EventType: nvml.EventTypeXidCriticalError, EventData: 79}
+	b.events <- nvml.EventData{Device: b.devices[3], EventType: nvml.EventTypeXidCriticalError, EventData: 79, GpuInstanceId: 0xFFFFFFFF}
 	select {
 	case <-s.Wake():
 	case <-time.After(10 * time.Second):

@@ -128,6 +128,10 @@ func alertOf(s collector.Sighting) (alert, bool) {
 	case s.XID != 0:
 		row, known := xid.Lookup(s.XID)
 		labels["xid"] = strconv.Itoa(s.XID)
+		if s.Instance != "" {
+			// In the text alone: the rules over the metrics do not know it, and it would be another alert.
+			where = "on MIG instance " + s.Instance + " of" + strings.TrimPrefix(where, "on")
+		}
 		summary = fmt.Sprintf("XID %d %s", s.XID, where)
 		ladder, severity = row.Ladder.String(), row.Ladder.Severity()
 		switch {

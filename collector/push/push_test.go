@@ -42,6 +42,11 @@ func TestWhatIsTold(t *testing.T) {
 			map[string]string{"alertname": "GPUXidGpuLost", "class": "gpu-lost", "xid": "79", "severity": "critical", "ladder": "REBOOT,HOLD"},
 			"XID 79 on GPU 3 of a",
 		},
+		"an XID of a MIG instance is the alert of its GPU": {
+			with(func(s *collector.Sighting) { s.XID, s.Instance = 79, "7" }),
+			map[string]string{"alertname": "GPUXidGpuLost", "class": "gpu-lost", "xid": "79", "severity": "critical", "ladder": "REBOOT,HOLD"},
+			"XID 79 on MIG instance 7 of GPU 3 of a",
+		},
 		"an XID without a row":                       {with(func(s *collector.Sighting) { s.XID = 999 }), map[string]string{"alertname": "GPUXidUnknown", "class": "none", "xid": "999", "severity": "warning", "ladder": "ALERT"}, "XID 999 on GPU 3 of a"},
 		"the aftermath of a job is only counted":     {with(func(s *collector.Sighting) { s.XID = 45 }), nil, ""},
 		"a code that waits for what the driver asks": {with(func(s *collector.Sighting) { s.XID = 145 }), nil, ""},

@@ -103,14 +103,7 @@ type GPU struct {
 	XID     int       // newest error code; 0 when none was seen
 	XIDTime time.Time // event time of XID
 	Seen    time.Time // time of the newest sample
-	// Holders are the pods of the fleet that have it, or a part of it, as far as telemetry
-	// tells; in order of name. None may mean that it does not tell.
-	Holders []Holder
-	Usage   Usage // of the whole GPU, while it has been held by whoever has it now
 }
-
-// A Holder is a pod that has a GPU or a part of one.
-type Holder struct{ Namespace, Pod string }
 
 // A Hold is our mark on a node: which incidents want it kept free, and since when.
 // The node is given back when the last hold goes, and only if we took it.

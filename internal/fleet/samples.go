@@ -23,6 +23,8 @@ type Samples struct {
 	// MIG says of which GPU and instance the MIG devices are. Device plugins name them by
 	// UUIDs that say nothing of that.
 	MIG []MIGDevice
+	// NVLinks says how the GPUs are linked, as far as the source knows.
+	NVLinks []NVLinks
 	// Dropped counts what the source was shown and could not use: lines that can't be
 	// read, entries over a limit.
 	Dropped int

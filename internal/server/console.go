@@ -68,14 +68,12 @@ func challenge(w http.ResponseWriter, r *http.Request) {
 // below any path.
 func (c *console) routes(mux *http.ServeMux) {
 	get := func(pattern string, h http.HandlerFunc) { mux.Handle("GET "+pattern, c.server.authenticated(h)) }
-	get("/{$}", c.followed(&c.first, "now", "events"))
-	get("/nodes", c.followed(&c.fleet, "fleet", "events/nodes"))
+	get("/{$}", c.now)
 	get("/incidents", c.incidents)
 	get("/incidents/{name}", c.incident)
 	get("/nodes/{name}", c.thing("node"))
 	get("/jobs/{namespace}/{name}", c.thing("job"))
-	get("/events", c.events(&c.first))
-	get("/events/nodes", c.events(&c.fleet))
+	get("/events", c.events)
 	get("/assets/{name}", c.asset)
 }
 
@@ -85,8 +83,7 @@ type page struct {
 	Title    string
 	At       time.Time
 	State    State
-	Events   string // where its stream is; empty where a page does not follow
-	Have     string // versions of the sections
+	Have     string // versions of the sections; empty where a page does not follow
 	Sections []template.HTML
 	Body     any
 }
@@ -102,20 +99,18 @@ func (c *console) show(w http.ResponseWriter, name string, p page) {
 	_, _ = w.Write(fill(b.Bytes(), p.At)) // a client that has gone
 }
 
-// followed is a page that goes on by itself where scripts run.
-func (c *console) followed(v *view, name, events string) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
-		f, err := c.current(v)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-		p := page{Title: f.title, At: f.at, State: f.state, Events: events, Have: f.versions(), Body: signs}
-		for _, s := range f.sections {
-			p.Sections = append(p.Sections, template.HTML(s.html)) // made by the same templates
-		}
-		c.show(w, name, p)
+// now is the first page.
+func (c *console) now(w http.ResponseWriter, _ *http.Request) {
+	f, err := c.current()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
 	}
+	p := page{Title: f.title, At: f.at, State: f.state, Have: f.versions()}
+	for _, s := range f.sections {
+		p.Sections = append(p.Sections, template.HTML(s.html)) // made by the same templates
+	}
+	c.show(w, "now", p)
 }
 
 // maxListed bounds the incidents of the list.
