@@ -84,6 +84,8 @@ type Options struct {
 	// Label may add labels and copies to the values of a source before they are shown. It
 	// must not block, nor change labels in place. May be nil.
 	Label func(*fleet.Samples)
+	// Spelling is how labels are called on the series of sources.
+	Spelling Spelling
 	// Own appends families of the program's own to the page. May be nil.
 	Own func(dst []byte) []byte
 }
@@ -157,7 +159,7 @@ func New(log *slog.Logger, node string, sources []Source, o Options) (*Collector
 		book:    newBook(node, len(sources)),
 		told:    make([]sourceView, len(sources)),
 		cursors: make([][]byte, len(sources)),
-		screen:  newScreen(),
+		screen:  newScreen(o.Spelling),
 	}
 	c.book.bootID = o.BootID
 	for i, s := range sources {

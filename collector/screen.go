@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"cmp"
 	"hash/maphash"
 	"slices"
 	"strconv"
@@ -40,6 +41,7 @@ type partition struct {
 // A screen turns samples into text. It keeps what one turn leaves to the next, so
 // that a collection makes little garbage, and is not safe for concurrent use.
 type screen struct {
+	spell Spelling
 	seed  maphash.Seed
 	seen  map[uint64]struct{} // series of this turn, by hash
 	rank  map[string]int      // place of each family
@@ -48,8 +50,8 @@ type screen struct {
 	heads []heading           // of each GPU
 }
 
-func newScreen() *screen {
-	return &screen{seed: maphash.MakeSeed(), seen: map[uint64]struct{}{}, rank: map[string]int{}}
+func newScreen(spell Spelling) *screen {
+	return &screen{spell: spell, seed: maphash.MakeSeed(), seen: map[uint64]struct{}{}, rank: map[string]int{}}
 }
 
 type span struct{ first, last int } // places of a family's samples
@@ -89,7 +91,7 @@ func (sc *screen) show(node string, s *fleet.Samples, slots []int, size int) sho
 				}
 				slot = slots[v.GPU]
 			}
-			if !validLabels(v.Labels, slot >= 0) || !sc.fresh(v) {
+			if !sc.validLabels(v.Labels, slot >= 0) || !sc.fresh(v) {
 				out.dropped++
 				continue
 			}
@@ -161,10 +163,10 @@ func (sc *screen) identify(gpus []fleet.SampledGPU) {
 	for _, g := range gpus {
 		dst := appendLabel(nil, "gpu", strconv.Itoa(g.Index))
 		for _, l := range [...]fleet.Label{
-			{Name: "UUID", Value: g.UUID},
+			{Name: sc.spell.label("UUID"), Value: g.UUID},
 			{Name: "pci_bus_id", Value: g.PCI},
 			{Name: "device", Value: g.Device},
-			{Name: "modelName", Value: g.Model},
+			{Name: "modelName", Value: sc.spell.model(g.Model)},
 			{Name: "GPU_I_PROFILE", Value: g.Profile},
 			{Name: "GPU_I_ID", Value: g.Instance},
 		} {
@@ -211,8 +213,8 @@ func (sc *screen) appendSeries(dst []byte, node string, v *fleet.Sample) []byte 
 	dst = append(append(dst, v.Field...), '{')
 	hosted := false
 	if v.GPU != fleet.NoGPU {
-		host := "hostname"
-		if i := slices.IndexFunc(v.Labels, func(l fleet.Label) bool { return isHost(l.Name) }); i >= 0 {
+		host := cmp.Or(sc.spell.Host, "hostname")
+		if i := slices.IndexFunc(v.Labels, func(l fleet.Label) bool { return isHost(l.Name) }); i >= 0 && sc.spell.Host == "" {
 			host = v.Labels[i].Name
 		}
 		dst = append(dst, sc.heads[v.GPU].before...)
@@ -226,18 +228,18 @@ func (sc *screen) appendSeries(dst []byte, node string, v *fleet.Sample) []byte 
 				continue
 			}
 			hosted = true
-			l.Value = node
+			l = fleet.Label{Name: cmp.Or(sc.spell.Host, l.Name), Value: node}
 		}
 		if len(dst) > start || v.GPU != fleet.NoGPU {
 			dst = append(dst, ',')
 		}
-		dst = appendLabel(dst, l.Name, l.Value)
+		dst = appendLabel(dst, sc.spell.label(l.Name), l.Value)
 	}
 	if !hosted {
 		if len(dst) > start {
 			dst = append(dst, ',')
 		}
-		dst = appendLabel(dst, "hostname", node)
+		dst = appendLabel(dst, cmp.Or(sc.spell.Host, "hostname"), node)
 	}
 	dst = append(dst, "} "...)
 	return append(appendValue(dst, v.Value), '\n')
@@ -251,19 +253,20 @@ func validFamily(name string) bool {
 
 // validLabels reports whether each label has a name that can be one, none is there
 // twice, and none of a GPU's series is one that the GPU itself has.
-func validLabels(labels []fleet.Label, ofGPU bool) bool {
+func (sc *screen) validLabels(labels []fleet.Label, ofGPU bool) bool {
 	for i, l := range labels {
-		if !validName(l.Name, false) || strings.HasPrefix(l.Name, "__") {
+		name := sc.spell.label(l.Name)
+		if !validName(name, false) || strings.HasPrefix(name, "__") {
 			return false
 		}
 		if ofGPU {
-			switch l.Name {
-			case "gpu", "UUID", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID":
+			switch name {
+			case "gpu", sc.spell.label("UUID"), "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID":
 				return false
 			}
 		}
 		for _, earlier := range labels[:i] {
-			if earlier.Name == l.Name {
+			if sc.spell.label(earlier.Name) == name {
 				return false
 			}
 		}
