@@ -6,11 +6,20 @@ import (
 	"time"
 )
 
-// Handler serves /metrics and /healthz. Neither waits for a source.
+// Handler serves /metrics and /healthz, and what dcgm-exporter serves beside its metrics:
+// /health, where its chart looks whether the program is to be restarted, and a page with
+// links. Nothing waits for a source.
 func (c *Collector) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", c.serveMetrics)
 	mux.HandleFunc("GET /healthz", c.serveHealth)
+	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("OK"))
+	})
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_, _ = w.Write([]byte(`<!doctype html><title>stoker-collector</title><a href="metrics">metrics</a> <a href="healthz">health</a>`))
+	})
 	return mux
 }
 

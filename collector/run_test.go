@@ -252,8 +252,15 @@ func TestHTTP(t *testing.T) {
 	if readPage(t, []byte(body))["A"] == nil {
 		t.Errorf("the page lacks A:\n%s", body)
 	}
-	if status, _, _ := get("/"); status != 404 {
-		t.Errorf("/: %d, want 404", status)
+	for path, want := range map[string]struct {
+		status int
+		body   string
+	}{
+		"/": {200, `<a href="metrics">`}, "/health": {200, "OK"}, "/debug/pprof": {404, ""},
+	} {
+		if status, body, _ := get(path); status != want.status || !strings.Contains(body, want.body) {
+			t.Errorf("%s: %d %q, want %d and %q", path, status, body, want.status, want.body)
+		}
 	}
 	r, postErr := server.Client().Post(server.URL+"/metrics", "text/plain", nil)
 	if postErr != nil {

@@ -2,7 +2,7 @@ package main
 
 import (
 	"fmt"
-	"log/slog"
+	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -10,21 +10,28 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"stoker.dev/stoker/collector"
 	"stoker.dev/stoker/collector/dcgm"
 	"stoker.dev/stoker/collector/pods"
 )
 
 // A dropin is the part of dcgm-exporter's command line that is understood here, so that
-// its chart and its operator can start this program in its place.
+// its chart and its operator can start this program in its place. What of it is only
+// accepted is in foreign.go.
 type dropin struct {
 	fields     string
+	configMap  string
 	intervalMS int
 	engine     string
-	windowMS   int
+	xidMS      int
+	clockMS    int
+	systemd    bool
+	debug      bool
 	kubernetes bool
 	pods       pods.Options
 	allow      []string // labels of pods, as expressions
-	ignored    []string // flags that were given and have no effect
+	spell      collector.Spelling
+	given      map[string]string // of what is only accepted, by flag
 
 	badEnv []error
 }
@@ -33,59 +40,27 @@ type dropin struct {
 func (d *dropin) flags(f *pflag.FlagSet, listen *string) {
 	f.StringVarP(&d.fields, "collectors", "f", os.Getenv("DCGM_EXPORTER_COLLECTORS"),
 		"list of fields that the source dcgm reads, in dcgm-exporter's form; read again when it changes (env DCGM_EXPORTER_COLLECTORS)")
+	f.StringVarP(&d.configMap, "configmap-data", "m", os.Getenv("DCGM_EXPORTER_CONFIGMAP_DATA"),
+		"namespace:name of a ConfigMap whose key metrics has such a list; it comes before --collectors, and is followed (env DCGM_EXPORTER_CONFIGMAP_DATA)")
 	f.StringVarP(listen, "address", "a", *listen, "the same as --listen (env DCGM_EXPORTER_LISTEN)")
+	f.BoolVar(&d.systemd, "web-systemd-socket", d.yes("DCGM_EXPORTER_SYSTEMD_SOCKET"),
+		"serve on the socket that systemd has opened, and not on --listen (env DCGM_EXPORTER_SYSTEMD_SOCKET)")
 	f.IntVarP(&d.intervalMS, "collect-interval", "c", d.number("DCGM_EXPORTER_INTERVAL"),
 		"--interval in milliseconds, if not 0 (env DCGM_EXPORTER_INTERVAL)")
 	f.StringVarP(&d.engine, "remote-hostengine-info", "r", os.Getenv("DCGM_REMOTE_HOSTENGINE_INFO"),
 		"the same as --dcgm-engine (env DCGM_REMOTE_HOSTENGINE_INFO)")
-	f.IntVarP(&d.windowMS, "xid-count-window-size", "x", d.number("DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE"),
+	f.IntVarP(&d.xidMS, "xid-count-window-size", "x", d.number("DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE"),
 		"milliseconds for which DCGM_EXP_XID_ERRORS_COUNT counts, 300000 if 0 (env DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE)")
+	f.IntVar(&d.clockMS, "clock-events-count-window-size", d.number("DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE"),
+		"milliseconds for which DCGM_EXP_CLOCK_EVENTS_COUNT counts, 300000 if 0 (env DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE)")
+	f.BoolVarP(&d.spell.Old, "use-old-namespace", "o", d.yes("DCGM_EXPORTER_USE_OLD_NAMESPACE"),
+		"call labels as exporters before 2.0: uuid, pod_name, pod_namespace, container_name (env DCGM_EXPORTER_USE_OLD_NAMESPACE)")
+	f.BoolVar(&d.spell.JoinModel, "replace-blanks-in-model-name", d.yes("DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME"),
+		"put - between the words of modelName; also -rbmn (env DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME)")
+	f.StringVar(&d.spell.Host, "host-label", "", "hostname or Hostname: what the label of the node's name is called; as the source has it, else hostname, if empty")
+	f.BoolVar(&d.debug, "debug", d.yes("DCGM_EXPORTER_DEBUG"), "the same as --log-level debug (env DCGM_EXPORTER_DEBUG)")
 	d.podFlags(f)
-	// What has no effect is accepted, and said in the log.
-	for _, x := range []struct{ name, short string }{
-		{"use-old-namespace", "o"},
-		{"no-hostname", "n"},
-		{"fake-gpus", ""},
-		{"replace-blanks-in-model-name", ""},
-		{"enable-dcgm-log", ""},
-		{"disable-startup-validate", ""},
-		{"enable-gpu-bind-unbind-watch", ""},
-		{"debug", ""},
-	} {
-		f.BoolP(x.name, x.short, false, "")
-		d.hide(f, x.name)
-	}
-	for _, x := range []struct{ name, short string }{
-		{"cpu-devices", "p"},
-		{"devices", "d"},
-		{"switch-devices", "s"},
-		{"configmap-data", "m"},
-		{"clock-events-count-window-size", ""},
-		{"dcgm-log-level", ""},
-		{"hpc-job-mapping-dir", ""},
-		{"gpu-bind-unbind-poll-interval", ""},
-	} {
-		f.StringP(x.name, x.short, "", "")
-		d.hide(f, x.name)
-	}
-}
-
-func (d *dropin) hide(f *pflag.FlagSet, name string) {
-	flag := f.Lookup(name)
-	flag.Hidden = true
-	flag.Value = &noted{flag.Value, func() { d.ignored = append(d.ignored, "--"+name) }}
-}
-
-// A noted value tells when it is set.
-type noted struct {
-	pflag.Value
-	set func()
-}
-
-// Set is pflag.Value's.
-func (n *noted) Set(s string) error {
-	n.set()
-	return n.Value.Set(s)
+	d.foreignFlags(f)
 }
 
 // number reads a variable of the environment; 0 where it is not set.
@@ -124,7 +99,7 @@ func (d *dropin) apply(o *dcgm.Options, interval *time.Duration) []error {
 	for _, n := range []struct {
 		flag string
 		ms   int
-	}{{"collect-interval", d.intervalMS}, {"xid-count-window-size", d.windowMS}} {
+	}{{"collect-interval", d.intervalMS}, {"xid-count-window-size", d.xidMS}, {"clock-events-count-window-size", d.clockMS}} {
 		if n.ms < 0 {
 			errs = append(errs, fmt.Errorf("--%s: %d is negative", n.flag, n.ms))
 		}
@@ -132,24 +107,62 @@ func (d *dropin) apply(o *dcgm.Options, interval *time.Duration) []error {
 	if d.intervalMS > 0 {
 		*interval = time.Duration(d.intervalMS) * time.Millisecond
 	}
-	o.XIDWindow = time.Duration(max(0, d.windowMS)) * time.Millisecond
+	o.XIDWindow = time.Duration(max(0, d.xidMS)) * time.Millisecond
+	o.ClockWindow = time.Duration(max(0, d.clockMS)) * time.Millisecond
 	if d.engine != "" {
 		o.Addresses = append(o.Addresses, d.engine)
 	}
-	if d.fields != "" {
-		// Read here too, so that what is wrong with it is told before anything starts.
-		fields, err := dcgm.ReadFields(d.fields)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("--collectors: %w", err))
-		}
-		o.Fields, o.FieldsFile = fields, d.fields
+	if d.configMap == "none" { // dcgm-exporter's default
+		d.configMap = ""
 	}
+	if d.configMap != "" {
+		if _, _, err := dcgm.ConfigMapName(d.configMap); err != nil {
+			errs = append(errs, fmt.Errorf("--configmap-data: %w", err))
+		}
+	}
+	// What is wrong with the list itself is told by the source, and costs nothing else.
+	o.FieldsFile = d.fields
 	return errs
 }
 
-// warn says what of the command line has no effect.
-func (d *dropin) warn(log *slog.Logger) {
-	if len(d.ignored) > 0 {
-		log.Warn("flags of dcgm-exporter that have no effect here", "flags", strings.Join(d.ignored, " "))
+// engineNode is the node that a remote engine is on, by its address: without pods nobody
+// else says whose GPUs these are. Empty for an engine on this node.
+func (d *dropin) engineNode() string {
+	if d.engine == "" || d.kubernetes || strings.Contains(d.engine, "/") {
+		return ""
 	}
+	host, _, err := net.SplitHostPort(d.engine)
+	if err != nil {
+		host = d.engine
+	}
+	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
+		return ""
+	}
+	return host
+}
+
+// asWritten returns arguments as pflag reads them: dcgm-exporter also takes -collectors and
+// --f, and calls one of its flags -rbmn.
+func asWritten(args []string, known func(name string) bool) []string {
+	out := make([]string, 0, len(args))
+	for i, arg := range args {
+		if arg == "--" {
+			return append(out, args[i:]...)
+		}
+		name, value, valued := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		switch dashes := len(arg) - len(strings.TrimLeft(arg, "-")); {
+		case dashes == 0 || dashes > 2 || name == "":
+		case name == "rbmn":
+			arg = "--replace-blanks-in-model-name"
+			if valued {
+				arg += "=" + value
+			}
+		case dashes == 2 && len(name) == 1:
+			arg = arg[1:]
+		case dashes == 1 && len(name) > 1 && known(name):
+			arg = "-" + arg
+		}
+		out = append(out, arg)
+	}
+	return out
 }

@@ -269,9 +269,9 @@ func TestUsage(t *testing.T) {
 --log-format: "xml" is neither text nor json`,
 		},
 		"an engine nobody asks": {append(ok, "--dcgm-embed"), "--dcgm-engine: only the source dcgm uses it, --dcgm-embed and --dcgm-library"},
-		"a list of fields that is wrong": {
-			[]string{"--source", "dcgm", "-f", fields, "-c", "-1"},
-			"--collect-interval: -1 is negative\n--collectors: " + fields + ": line 2: no field is called \"DCGM_FI_DEV_NONE\"\nline 3: 1 columns, want name, type and help",
+		"what dcgm-exporter's flags can't be": {
+			[]string{"--source", "dcgm", "-c", "-1", "-x=-2", "-m", "fields", "--host-label", "host"},
+			"--collect-interval: -1 is negative\n--xid-count-window-size: -2 is negative\n--configmap-data: \"fields\" is not namespace:name\n--host-label: \"host\" is neither hostname nor Hostname",
 		},
 		"a web configuration that is wrong": {
 			append(ok, "--web-config-file", fields), "--web-config-file: " + fields + ": yaml: unmarshal errors:\n  line 1: cannot unmarshal !!str `DCGM_FI...` into web.Config",
@@ -331,6 +331,26 @@ func TestAPassword(t *testing.T) {
 	}
 	if code := p.end(t); code != 0 {
 		t.Errorf("status %d after SIGTERM, want 0:\n%s", code, p.log)
+	}
+}
+
+// TestAWebConfigurationThatBreaks: while it is wrong the log says why, nobody gets in, and the
+// collector goes on.
+func TestAWebConfigurationThatBreaks(t *testing.T) {
+	dir := t.TempDir()
+	file, config := filepath.Join(dir, "gpu.prom"), filepath.Join(dir, "web.yml")
+	writePage(t, file, page)
+	writePage(t, config, "http_server_config: {headers: {X-Content-Type-Options: nosniff}}\n")
+	p := start(t, "--source", "file", "--file", file, "--node", "n", "--interval", "100ms", "--web-config-file", config)
+	p.await(t, xid79+"1\n")
+	writePage(t, config, "basic_auth_user: {x: y}\n")
+	p.await(t, "Internal Server Error")
+	writePage(t, file, page[:len(page)-9]) // the source breaks meanwhile
+	writePage(t, config, "{}\n")
+	p.await(t, `stoker_collector_source_up{node="n",source="file"} 0`)
+	p.stop(t)
+	if !strings.Contains(p.log.String(), "field basic_auth_user not found") {
+		t.Errorf("the log does not say what is wrong:\n%s", p.log)
 	}
 }
 

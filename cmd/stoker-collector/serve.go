@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -36,7 +38,7 @@ const (
 func serve(ctx context.Context, s settings, stderr io.Writer) error {
 	log := newLogger(s, stderr)
 	s.dropin.warn(log)
-	node, err := nodeName(s.node)
+	node, err := nodeName(cmp.Or(s.node, s.dropin.engineNode()))
 	if err != nil {
 		return err
 	}
@@ -49,6 +51,10 @@ func serve(ctx context.Context, s settings, stderr io.Writer) error {
 	telling := &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, IdleConnTimeout: idleTimeout}}
 	defer telling.CloseIdleConnections()
 	pusher := push.New(log, telling, s.targets())
+	configMap, err := s.configMap(log)
+	if err != nil {
+		return err
+	}
 	sources, own := s.open(log)
 	own = append(own, pusher.AppendPage)
 	var c *collector.Collector
@@ -67,7 +73,7 @@ func serve(ctx context.Context, s settings, stderr io.Writer) error {
 	own = append(own, appendProcess)
 	c, err = collector.New(log, node, sources, collector.Options{
 		BootID: boot, Interval: s.interval, Watchdog: s.watchdog, StaleAfter: s.staleAfter, State: s.state,
-		See: pusher.See, Label: label, Own: func(dst []byte) []byte {
+		Spelling: s.dropin.spell, See: pusher.See, Label: label, Own: func(dst []byte) []byte {
 			for _, add := range own {
 				dst = add(dst)
 			}
@@ -77,7 +83,7 @@ func serve(ctx context.Context, s settings, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.listen)
+	listener, err := listen(ctx, s.listen, s.dropin.systemd)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
@@ -85,6 +91,13 @@ func serve(ctx context.Context, s settings, stderr io.Writer) error {
 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	followed := make(chan struct{})
+	go func() {
+		defer close(followed)
+		if configMap != nil {
+			configMap.Run(ctx)
+		}
+	}()
 	server := &http.Server{
 		Handler: c.Handler(), ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
@@ -115,10 +128,17 @@ func serve(ctx context.Context, s settings, stderr io.Writer) error {
 			lister.Run(ctx)
 		}
 	}()
+	if configMap != nil {
+		select { // so that the first page has the fields that are wanted
+		case <-configMap.First():
+		case <-ctx.Done():
+		}
+	}
 	runErr := c.Run(ctx) // returns once ctx has ended, in bounded time
 	<-pushed
 	<-placed
 	<-listed
+	<-followed
 	log.Info("stopping", "cause", context.Cause(ctx).Error())
 	stopping, done := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer done()
@@ -131,6 +151,22 @@ func serve(ctx context.Context, s settings, stderr io.Writer) error {
 		log.Warn("source did not stop", "err", runErr)
 	}
 	return <-served
+}
+
+// firstSocket is the number of the first file that systemd hands over.
+const firstSocket = 3
+
+// listen opens a socket, or takes the first one that systemd has opened for this process.
+func listen(ctx context.Context, address string, systemd bool) (net.Listener, error) {
+	if !systemd {
+		return (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	}
+	if os.Getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) || os.Getenv("LISTEN_FDS") == "" || os.Getenv("LISTEN_FDS") == "0" {
+		return nil, errors.New("systemd has opened no socket for this process")
+	}
+	file := os.NewFile(firstSocket, "systemd's socket")
+	defer func() { _ = file.Close() }() // the listener has a copy
+	return net.FileListener(file)
 }
 
 func newLogger(s settings, w io.Writer) *slog.Logger {

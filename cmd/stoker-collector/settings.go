@@ -76,7 +76,7 @@ func (s *settings) flags(f *pflag.FlagSet) {
 	f.StringSliceVar(&s.pushAM, "push-alertmanager", nil, "address of an Alertmanager that is told the same; may be repeated")
 	s.dropin.flags(f, &s.listen)
 	f.TextVar(&s.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
-	f.StringVar(&s.logFormat, "log-format", "text", "text or json")
+	f.StringVar(&s.logFormat, "log-format", cmp.Or(os.Getenv("DCGM_EXPORTER_LOG_FORMAT"), "text"), "text or json (env DCGM_EXPORTER_LOG_FORMAT)")
 }
 
 // sourceNames are the names that --source takes.
@@ -154,10 +154,26 @@ func (s *settings) validate() error {
 	if s.pushToken != "" && len(s.push) == 0 {
 		bad("push-token-file", "there is no --push that it is for")
 	}
+	if h := s.dropin.spell.Host; h != "" && h != "hostname" && h != "Hostname" {
+		bad("host-label", "%q is neither hostname nor Hostname", h)
+	}
+	if s.dropin.debug {
+		s.logLevel = slog.LevelDebug
+	}
 	if s.logFormat != "text" && s.logFormat != "json" {
 		bad("log-format", "%q is neither text nor json", s.logFormat)
 	}
 	return errors.Join(errs...)
+}
+
+// configMap makes the list of fields of the cluster, nil where there is none.
+func (s *settings) configMap(log *slog.Logger) (*dcgm.ConfigMap, error) {
+	if s.dropin.configMap == "" || !slices.Contains(s.sources, "dcgm") {
+		return nil, nil
+	}
+	m, err := dcgm.NewConfigMap(log, s.dropin.configMap, s.dropin.pods.About.ServiceAccount)
+	s.dcgm.ConfigMap = m
+	return m, err
 }
 
 // open makes the sources, in the order in which they were given, and what they tell of

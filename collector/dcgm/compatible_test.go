@@ -170,9 +170,20 @@ func TestAListOfFieldsThatChanges(t *testing.T) {
 	time.Sleep(20 * time.Millisecond)
 	write("DCGM_FI_DEV_GPU_TEMPER, gauge, a\n")
 	has(true, true) // what can't be used changes nothing
+	wantLine(t, n.source, `stoker_dcgm_list_up{list="file",reason="no-field"} 0`)
+	time.Sleep(20 * time.Millisecond)
+	write("DCGM_FI_DEV_GPU_TEMPER, gauge, a\nDCGM_FI_DEV_GPU_TEMP, gauge, a\n")
+	has(true, false) // what is right of it counts
+	wantLine(t, n.source, `stoker_dcgm_list_up{list="file",reason="wrong-lines"} 0`)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	has(true, false)
+	wantLine(t, n.source, `stoker_dcgm_list_up{list="file",reason="unreadable"} 0`)
 	time.Sleep(20 * time.Millisecond)
 	write("DCGM_FI_DEV_GPU_UTIL, gauge, b\n")
 	has(false, true)
+	wantLine(t, n.source, `stoker_dcgm_list_up{list="file",reason=""} 1`)
 	n.close(n.source)
 	if held := n.do("held"); held != 0 {
 		t.Errorf("the engine still holds %d things", held)

@@ -12,10 +12,12 @@ import (
 	"strings"
 )
 
-// maxFields bounds a list of fields, and maxList the file that it is in, in bytes.
+// maxFields bounds a list of fields, maxList the file that it is in, in bytes, and maxNamed
+// how many of its lines an error names.
 const (
 	maxFields = 1024
 	maxList   = 1 << 20
+	maxNamed  = 50
 )
 
 // ReadFields reads a list of fields from a file, see [ParseFields].
@@ -34,13 +36,14 @@ func ReadFields(path string) ([]Field, error) {
 	}
 	fields, err := ParseFields(string(text))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		err = fmt.Errorf("%s: %w", path, err)
 	}
-	return fields, nil
+	return fields, err
 }
 
 // ParseFields reads a list of fields in dcgm-exporter's form: name, type and help in each
-// line, with # before comments. The error names all lines that can't be used.
+// line, with # before comments. The error names all lines that can't be used, and what can
+// is returned beside it.
 //
 // A name may be that of any release; the family is called by the one that is given.
 func ParseFields(text string) ([]Field, error) {
@@ -101,13 +104,14 @@ func ParseFields(text string) ([]Field, error) {
 	if len(out) == 0 && len(errs) == 0 {
 		errs = append(errs, errors.New("no field is named"))
 	}
+	if more := len(errs) - maxNamed; more > 0 {
+		errs = append(errs[:maxNamed:maxNamed], fmt.Errorf("and %d lines more", more))
+	}
 	if len(out) > maxFields {
 		errs = append(errs, fmt.Errorf("%d fields, the limit is %d", len(out), maxFields))
+		out = out[:maxFields]
 	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
-	return out, nil
+	return out, errors.Join(errs...)
 }
 
 // fieldNumber returns the number of a field by any of its names, 0 for what is made here.

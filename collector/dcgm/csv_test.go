@@ -39,7 +39,7 @@ DCGM_FI_DEV_GPU_UTIL, histogram, of one value`)
 }
 
 func TestAListThatIsWrong(t *testing.T) {
-	_, err := ParseFields(`DCGM_FI_DEV_SM_CLOCK, gauge, SM clock
+	got, err := ParseFields(`DCGM_FI_DEV_SM_CLOCK, gauge, SM clock
 DCGM_FI_DEV_SM_CLOK, gauge, a slip
 DCGM_FI_DEV_GPU_TEMP, gauge
 DCGM_FI_DEV_MEM_CLOCK, gauge, help, with a comma
@@ -57,6 +57,12 @@ line 8: DCGM_FI_DEV_BOARD_POWER_WATTS is the field of line 7 under another name
 line 9: extraneous or missing " in quoted-field`
 	if err == nil || err.Error() != want {
 		t.Errorf("err = %v\nwant\n%s", err, want)
+	}
+	if d := cmp.Diff([]Field{{100, "DCGM_FI_DEV_SM_CLOCK", "gauge", "SM clock"}, {155, "DCGM_FI_DEV_POWER_USAGE", "gauge", "one name"}}, got); d != "" {
+		t.Errorf("what is right of it (-want +got):\n%s", d)
+	}
+	if _, err := ParseFields(strings.Repeat("x\n", maxNamed+7)); err == nil || !strings.HasSuffix(err.Error(), "\nand 7 lines more") {
+		t.Errorf("err = %v", err)
 	}
 	for text, want := range map[string]string{
 		"": "no field is named", "# nothing\n": "no field is named",

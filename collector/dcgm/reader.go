@@ -66,8 +66,9 @@ type reader struct {
 	events Values
 	cut    int // events that there was no room for
 
-	listed  time.Time // when the list of fields was changed that was read last
-	listErr string    // what was wrong with it
+	given   []Field  // before any list was read
+	inForce *[]Field // what o.Fields was made of
+	file    fileList
 }
 
 func newReader(s *Source) *reader {
@@ -76,38 +77,10 @@ func newReader(s *Source) *reader {
 		labels: map[GroupEntityPair]labels{}, window: newWindow(s.o.XIDWindow),
 		clocks: newClocks(s.o.ClockWindow, s.o.Compatible),
 	}
+	r.given, r.inForce = r.o.Fields, &r.given
+	r.file.path = r.o.FieldsFile
 	r.o.Fields = arranged(r.o.Fields, r.o.Compatible)
 	return r
-}
-
-// reload reads the list of fields if it has changed.
-func (r *reader) reload() {
-	if r.o.FieldsFile == "" {
-		return
-	}
-	var fields []Field
-	info, err := os.Stat(r.o.FieldsFile)
-	if err == nil {
-		if info.ModTime().Equal(r.listed) {
-			return
-		}
-		fields, err = ReadFields(r.o.FieldsFile)
-	}
-	if err != nil {
-		if err.Error() != r.listErr {
-			r.log.Warn("list of fields can't be used, the one before stays in force", "err", err)
-		}
-		r.listErr = err.Error()
-		return
-	}
-	r.listed, r.listErr = info.ModTime(), ""
-	fields = arranged(fields, r.o.Compatible)
-	if !slices.Equal(fields, r.o.Fields) {
-		r.log.Info("fields are read from a list", "file", r.o.FieldsFile, "fields", len(fields))
-		r.o.Fields = fields
-		r.forget()
-		clear(r.labels)
-	}
 }
 
 // do reads events and, if full, everything, after whatever has to come before.

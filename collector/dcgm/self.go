@@ -64,6 +64,17 @@ func (s *Source) AppendPage(dst []byte) []byte {
 	for _, st := range statusNames {
 		row(uint64(max(0, s.self.gpus[st.status])), "stoker_dcgm_gpus", "status", st.name)
 	}
+	file, cluster := s.self.hasFile, s.o.ConfigMap != nil && s.o.ConfigMap.why.Load() != nil
+	if file || cluster {
+		head("stoker_dcgm_list_up", "gauge", "Whether a list of fields is in force as it was meant; why not, if not.")
+	}
+	if cluster {
+		why := *s.o.ConfigMap.why.Load()
+		row(one(why == ""), "stoker_dcgm_list_up", "list", "configmap", "reason", why)
+	}
+	if file {
+		row(one(s.self.file == ""), "stoker_dcgm_list_up", "list", "file", "reason", s.self.file)
+	}
 	head("stoker_dcgm_state", "gauge", "1 for how far the source has come.")
 	for _, st := range states {
 		row(one(s.self.state == st), "stoker_dcgm_state", "state", string(st))

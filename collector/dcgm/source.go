@@ -34,8 +34,10 @@ type Options struct {
 	// Fields are what is read; [DefaultFields] when empty.
 	Fields []Field
 	// FieldsFile is a list of fields that is read instead, anew when the file has changed.
-	// One that can't be used leaves those in force that were there before.
+	// One of which nothing can be used leaves those in force that were there before.
 	FieldsFile string
+	// ConfigMap is one that comes before both once it is there. Who made it runs it.
+	ConfigMap *ConfigMap
 	// Compatible leaves the types as the list has them, though some are wrong, and counts
 	// clock events as dcgm-exporter does: the samples that have one.
 	Compatible bool
@@ -105,6 +107,8 @@ type self struct {
 	state           nodeState
 	gpus            map[EntityStatus]int
 	absent          map[absence]int // of how many entities, of which field, why
+	hasFile         bool
+	file            string // why the list in the file is not as it was meant
 }
 
 type absence struct {
