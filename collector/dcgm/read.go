@@ -337,6 +337,9 @@ func (r *reader) take(into *fleet.Samples, places []place, absent map[absence]in
 	for e, l := range found {
 		slices.SortFunc(l, func(x, y fleet.Label) int { return compare(x.Name, y.Name) })
 		r.labels[e] = l // and kept: what the GPU is called must not change when it is lost
+		if i, ok := at[e]; ok && l[0].Name == profileLabel {
+			into.GPUs[i].Profile = l[0].Value // known from the first page on
+		}
 	}
 	into.Values = slices.Grow(into.Values, r.values.Len())
 	for i := range r.values.Len() {
