@@ -14,6 +14,8 @@ const label = "label"
 // The numbers of fields that mean more than a value.
 const (
 	fieldBind    Short = 6
+	fieldCluster Short = 172 // UUID of the NVLink domain
+	fieldClique  Short = 173
 	fieldClocks  Short = 112 // why the clocks are held down, as bits
 	fieldXID     Short = 230
 	fieldNVLink  Short = 450

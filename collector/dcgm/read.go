@@ -64,13 +64,15 @@ func (r *reader) read(values *fleet.Samples, full bool) error {
 	for _, part := range []struct {
 		entities []GroupEntityPair
 		fields   []Short
-	}{{w.gpuEntities, w.gpuFields}, {w.partEntities, w.partFields}} {
+	}{{w.gpuEntities, r.withFabric()}, {w.partEntities, w.partFields}} {
 		if err := r.engine.EntitiesGetLatestValues(part.entities, part.fields, &r.values); err != nil {
 			return err
 		}
 		values.Dropped += r.values.Cut()
 		r.take(values, places, absent)
+		r.takeFabric(part.fields)
 	}
+	values.NVLinks = append(values.NVLinks, r.fabric.links...)
 	r.judge(values, places)
 	r.addXIDs(values, places)
 	if err := r.readClocks(); err != nil {

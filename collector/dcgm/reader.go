@@ -62,6 +62,7 @@ type reader struct {
 	window *window
 	clocks *clocks
 	peers  peers
+	fabric fabric
 	values Values
 	events Values
 	cut    int // events that there was no room for

@@ -35,6 +35,7 @@ type watches struct {
 	policy    bool
 	health    bool
 	silent    map[uint32]bool // well, and without any value
+	fabric    bool            // NVLink domains are watched
 
 	gpuEntities, partEntities []GroupEntityPair
 	gpuFields, partFields     []Short
@@ -259,6 +260,9 @@ func (r *reader) watchAll(w *watches) error {
 			}
 			*s.into = append(*s.into, on...)
 		}
+	}
+	if err := r.watchFabric(w); err != nil {
+		return err
 	}
 	// Both only add to what is read anyway.
 	w.policy = r.engine.PolicyXID(w.gpuGroup) == nil

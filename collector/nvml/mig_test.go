@@ -51,7 +51,7 @@ func (b *box) divide(t *testing.T, gpu int, slices ...slice) {
 	}
 	d.GetMaxMigDeviceCountFunc = func() (int, nvml.Return) { return 7, nvml.SUCCESS }
 	d.GetMigDeviceHandleByIndexFunc = func(i int) (nvml.Device, nvml.Return) {
-		if b.lost.Load() == int32(gpu) {
+		if b.fades.Load() && i == 2 {
 			return nil, nvml.ERROR_GPU_IS_LOST
 		}
 		// The first place is free, as after one was taken away.
@@ -143,15 +143,18 @@ func TestComplaint_16_MIG(t *testing.T) {
 			}
 
 			// Lost while it is asked for its instances: they go with it, the others stay.
-			b.lost.Store(2)
+			b.fades.Store(true)
 			got = collect(t, s)
-			if at := partOf(got, 2, ""); got.GPUs[at].Up != fleet.False || len(got.MIG) != 0 {
-				t.Errorf("lost, it is %+v with %v", got.GPUs[at], got.MIG)
+			for _, instance := range []string{"", "0"} {
+				at := partOf(got, 2, instance)
+				if at < 0 || got.GPUs[at].Up != fleet.False || slices.ContainsFunc(got.Values, func(v fleet.Sample) bool { return v.GPU == at }) {
+					t.Errorf("instance %q of the lost GPU is %d in %+v", instance, at, got.GPUs)
+				}
 			}
 			if _, ok := value(got, 3, "DCGM_FI_DEV_FB_USED"); !ok {
 				t.Error("the others have no values")
 			}
-			b.lost.Store(-1)
+			b.fades.Store(false)
 
 			// Taken apart, they are gone.
 			b.devices[2].MigMode = nvml.DEVICE_MIG_DISABLE

@@ -33,6 +33,7 @@ type box struct {
 	events  chan nvml.EventData
 	lost    atomic.Int32 // number of the GPU that is lost; -1: none
 	hang    chan struct{}
+	fades   atomic.Bool // a GPU with MIG is lost while it is asked for its instances
 }
 
 func newBox(t *testing.T, s *server.Server) *box {

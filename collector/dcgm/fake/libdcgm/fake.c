@@ -204,7 +204,7 @@ static struct setting *setting_of(uint32_t group, uint32_t id, uint16_t field) {
 
 static char type_of(uint16_t field) {
 	switch (field) {
-	case 1: case 50: case 53: case 54: case 57:
+	case 1: case 50: case 53: case 54: case 57: case 172:
 		return 's';
 	case 155: case 157: case 160: case 161: case 162: case 163: case 164: case 254:
 		return 'd';
@@ -255,7 +255,7 @@ static int fill(const struct entity *e, uint16_t field, char *type, void *v, int
 		break;
 	}
 	case 's':
-		snprintf(v, 256, "%s", blank ? "<<<NULL>>>" : s ? s->s : field == 1 ? w.driver : field == 54 ? e->uuid : e->name);
+		snprintf(v, 256, "%s", blank ? "<<<NULL>>>" : s ? s->s : field == 1 ? w.driver : field == 54 ? e->uuid : field == 172 ? "00000000-0000-0000-0000-000000000000" : e->name);
 	}
 	return status;
 }
