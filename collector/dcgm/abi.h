@@ -127,6 +127,47 @@ struct abi_policy_response {
 	uint32_t gpu;
 };
 
+struct abi_policy_response_v1 { // DCGM 3
+	uint32_t version, condition;
+	int64_t ts;
+	uint32_t number, pad;
+};
+
+// Where the links of GPUs and switches stand: 3 is up. The room of each changes with
+// releases, so that the struct is read by these numbers.
+struct abi_links {
+	uint32_t version, gpu_links, switch_links, size;
+};
+
+static const struct abi_links abi_links[] = {
+    {0x050042bc, 36, 256, 17084}, // DCGM 4.6
+    {0x040039bc, 18, 256, 14780}, // DCGM 4.0
+    {0x030015bc, 18, 64, 5564},   // DCGM 3
+};
+
+enum { ABI_LINK_GPUS = 32, ABI_LINK_SWITCHES = 12, ABI_LINK_UP = 3 };
+
+struct abi_cpu {
+	uint32_t id;
+	struct {
+		uint32_t version;
+		uint64_t mask[16];
+	} cores;
+};
+
+struct abi_cpus {
+	uint32_t version, count;
+	struct abi_cpu cpus[8];
+};
+
+struct abi_field {
+	uint16_t id;
+	uint8_t type, size;
+	char tag[48];
+	uint32_t scope, nvml, level;
+	void *format;
+};
+
 struct abi_version_info {
 	uint32_t version;
 	char text[512]; // version:4.6.0;arch:x86_64;...
@@ -217,6 +258,16 @@ ABI_AT(abi_policy_response, condition, 4);
 ABI_AT(abi_policy_response, ts, 8);
 ABI_AT(abi_policy_response, number, 16);
 ABI_AT(abi_policy_response, gpu, 24);
+ABI_SIZE(abi_policy_response_v1, 24);
+ABI_AT(abi_policy_response_v1, number, 16);
+ABI_SIZE(abi_cpu, 144);
+ABI_AT(abi_cpu, cores, 8);
+ABI_SIZE(abi_cpus, 1160);
+ABI_AT(abi_cpus, cpus, 8);
+ABI_SIZE(abi_field, 72);
+ABI_AT(abi_field, scope, 52);
+ABI_AT(abi_field, level, 60);
+ABI_AT(abi_field, format, 64);
 ABI_SIZE(abi_version_info, 516);
 ABI_AT(abi_version_info, text, 4);
 
@@ -231,9 +282,12 @@ _Static_assert(ABI_VERSION(struct abi_health_v5, 5) == 0x0510500c, "health v5");
 _Static_assert(ABI_VERSION(struct abi_peers, 1) == 0x01001088, "peers");
 _Static_assert(ABI_VERSION(struct abi_policy, 1) == 0x01000090, "policy");
 _Static_assert(ABI_VERSION(struct abi_policy_response, 2) == 0x02000020, "policy response");
+_Static_assert(ABI_VERSION(struct abi_policy_response_v1, 1) == 0x01000018, "policy response of DCGM 3");
+_Static_assert(ABI_VERSION(struct abi_cpus, 1) == 0x01000488, "CPUs");
 _Static_assert(ABI_VERSION(struct abi_version_info, 2) == 0x02000204, "version info");
 
 typedef int (*abi_values_cb)(uint32_t group, uint32_t entity, struct abi_value_v1 *values, int n, void *user);
 typedef int (*abi_policy_cb)(struct abi_policy_response *response, uint64_t user);
+typedef int (*abi_policy_cb_v1)(void *response); // an abi_policy_response_v1
 
 #endif

@@ -37,11 +37,15 @@
 	F(peers, dcgmGetNvLinkP2PStatus, (uintptr_t, struct abi_peers *))                                              \
 	F(policy_set, dcgmPolicySet, (uintptr_t, uintptr_t, struct abi_policy *, uintptr_t))                           \
 	F(policy_register, dcgmPolicyRegister_v2, (uintptr_t, uintptr_t, uint32_t, abi_policy_cb, uint64_t))           \
+	F(policy_register_v1, dcgmPolicyRegister, (uintptr_t, uintptr_t, uint32_t, abi_policy_cb_v1, abi_policy_cb_v1)) \
+	F(links, dcgmGetNvLinkLinkStatus, (uintptr_t, void *))                                                         \
+	F(cpus, dcgmGetCpuHierarchy, (uintptr_t, struct abi_cpus *))                                                   \
 	F(policy_unregister, dcgmPolicyUnregister, (uintptr_t, uintptr_t, uint32_t))
 
 struct dcgm {
 	void *library;
 	void *health_room; // the answer of a health check is 1 MB
+	struct abi_field *(*field)(uint16_t);
 	int wake;          // an eventfd that is never closed: the library may write to it at any time
 #define MEMBER(name, symbol, parameters) int(*name) parameters;
 	FUNCTIONS(MEMBER)
@@ -69,6 +73,7 @@ struct dcgm *dcgm_open(const char *path, char **error) {
 #define LOOK(name, symbol, parameters) *(void **)&d->name = dlsym(library, #symbol);
 	FUNCTIONS(LOOK)
 #undef LOOK
+	*(void **)&d->field = dlsym(library, "DcgmFieldGetById");
 	return d;
 }
 
@@ -124,6 +129,63 @@ int dcgm_hierarchy(struct dcgm *d, uintptr_t h, struct abi_mig_hierarchy *out) {
 	memset(out, 0, sizeof *out);
 	out->version = ABI_VERSION(*out, 2);
 	return CALL(hierarchy, h, out);
+}
+
+uint32_t dcgm_level(struct dcgm *d, uint16_t field) {
+	const struct abi_field *f = d->field ? d->field(field) : NULL;
+	return f ? f->level : 1;
+}
+
+// links_of adds the links of one GPU or switch, whose states begin at state.
+static void links_of(const char *state, uint32_t count, uint32_t group, uint32_t parent, struct dcgm_link *out, uint32_t room, uint32_t *n) {
+	for (uint32_t k = 0; k < count; k++) {
+		uint32_t s;
+		memcpy(&s, state + 4 * k, 4);
+		if (s == 0)
+			continue; // there is no such link
+		if (*n < room)
+			out[*n] = (struct dcgm_link){group, parent, k, s == ABI_LINK_UP};
+		++*n;
+	}
+}
+
+int dcgm_links(struct dcgm *d, uintptr_t h, struct dcgm_link *out, uint32_t room, uint32_t *n) {
+	*n = 0;
+	int code = DCGM_NO_SYMBOL;
+	for (size_t k = 0; k < sizeof abi_links / sizeof abi_links[0]; k++) {
+		const struct abi_links *l = &abi_links[k];
+		char *all = calloc(1, l->size);
+		if (!all)
+			return DCGM_NO_SYMBOL;
+		memcpy(all, &l->version, 4);
+		code = CALL(links, h, all);
+		if (code == 0) {
+			const char *at = all + 8;
+			uint32_t size = 4 + 4 * l->gpu_links, count, id;
+			memcpy(&count, all + 4, 4);
+			for (uint32_t g = 0; g < count && g < ABI_LINK_GPUS; g++) {
+				memcpy(&id, at + g * size, 4);
+				links_of(at + g * size + 4, l->gpu_links, 1, id, out, room, n);
+			}
+			at += ABI_LINK_GPUS * size;
+			size = 4 + 4 * l->switch_links;
+			memcpy(&count, at, 4);
+			for (uint32_t s = 0; s < count && s < ABI_LINK_SWITCHES; s++) {
+				memcpy(&id, at + 4 + s * size, 4);
+				links_of(at + 4 + s * size + 4, l->switch_links, 3, id, out, room, n);
+			}
+		}
+		free(all);
+		if (code != -12)
+			return code;
+	}
+	return code;
+}
+
+int dcgm_cpus(struct dcgm *d, uintptr_t h, struct abi_cpus *out) {
+	memset(out, 0, sizeof *out);
+	out->version = ABI_VERSION(*out, 1);
+	return CALL(cpus, h, out);
 }
 
 int dcgm_group_create(struct dcgm *d, uintptr_t h, const char *name, uintptr_t *group) {
@@ -280,15 +342,30 @@ static int wake(struct abi_policy_response *response, uint64_t fd) {
 	return 0;
 }
 
+// wake_v1 is wake for DCGM 3, whose callbacks know nothing of who has registered them: the
+// last one that has is woken up.
+static int wake_v1_fd = -1;
+
+static int wake_v1(void *response) {
+	(void)response;
+	int fd = __atomic_load_n(&wake_v1_fd, __ATOMIC_RELAXED);
+	return fd < 0 ? 0 : wake(NULL, (uint64_t)fd);
+}
+
 enum { XID_CONDITION = 0x40, XID_PARAMETER = 6 };
 
 int dcgm_policy_xid(struct dcgm *d, uintptr_t h, uintptr_t group) {
 	struct abi_policy p = {.version = ABI_VERSION(p, 1), .condition = XID_CONDITION};
 	p.parameters[XID_PARAMETER] = (struct abi_policy_parameter){0, 1};
-	if (!d->policy_register)
+	if (!d->policy_register && !d->policy_register_v1)
 		return DCGM_NO_SYMBOL;
 	int r = CALL(policy_set, h, group, &p, 0);
-	return r ? r : d->policy_register(h, group, XID_CONDITION, wake, (uint64_t)d->wake);
+	if (r)
+		return r;
+	if (d->policy_register)
+		return d->policy_register(h, group, XID_CONDITION, wake, (uint64_t)d->wake);
+	__atomic_store_n(&wake_v1_fd, d->wake, __ATOMIC_RELAXED);
+	return d->policy_register_v1(h, group, XID_CONDITION, wake_v1, wake_v1);
 }
 
 int dcgm_policy_none(struct dcgm *d, uintptr_t h, uintptr_t group) {

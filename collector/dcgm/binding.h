@@ -30,6 +30,11 @@ struct dcgm_incident {
 	uint32_t system, health, code;
 };
 
+struct dcgm_link {
+	uint32_t group, parent;
+	uint16_t index, up;
+};
+
 enum { DCGM_NO_SYMBOL = -1000 }; // the library lacks the function
 
 // dcgm_open opens a library; on NULL *error says why, to be freed.
@@ -47,6 +52,14 @@ int dcgm_entities(struct dcgm *d, uintptr_t h, uint32_t group, uint32_t *ids, in
 int dcgm_gpu_status(struct dcgm *d, uintptr_t h, uint32_t gpu, uint32_t *status);
 int dcgm_attributes(struct dcgm *d, uintptr_t h, uint32_t gpu, struct abi_attributes *out);
 int dcgm_hierarchy(struct dcgm *d, uintptr_t h, struct abi_mig_hierarchy *out);
+
+// dcgm_level returns the smallest kind of entity that has a field, a GPU where the library
+// does not know the field.
+uint32_t dcgm_level(struct dcgm *d, uint16_t field);
+
+// dcgm_links fills at most room links that exist; *n is how many there were.
+int dcgm_links(struct dcgm *d, uintptr_t h, struct dcgm_link *out, uint32_t room, uint32_t *n);
+int dcgm_cpus(struct dcgm *d, uintptr_t h, struct abi_cpus *out);
 int dcgm_group_create(struct dcgm *d, uintptr_t h, const char *name, uintptr_t *group);
 int dcgm_group_add(struct dcgm *d, uintptr_t h, uintptr_t group, uint32_t entity_group, uint32_t entity);
 int dcgm_group_destroy(struct dcgm *d, uintptr_t h, uintptr_t group);

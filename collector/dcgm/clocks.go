@@ -96,7 +96,7 @@ func (r *reader) addClocks(into *fleet.Samples, places []place) {
 		if p.entity.EntityGroupId != FE_GPU {
 			continue
 		}
-		base := shown(r.labels[p.entity])
+		base := r.labels[p.entity]
 		sums := r.clocks.window.counts(p.entity, into.At)
 		from := into.At.Add(-r.clocks.window.width).UnixMicro()
 		if last, known := r.clocks.last[p.gpu]; r.clocks.samples && (!known || last.ts < from) {

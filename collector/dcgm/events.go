@@ -12,11 +12,14 @@ const (
 	maxSeen    = 50_000 // samples in the overlap
 )
 
-// An event is an XID that was found.
+// An event is something that was found to have happened.
 type event struct {
-	gpu fleet.SampledGPU
-	xid int
-	at  time.Time
+	field   Short
+	code    int
+	at      time.Time
+	gpu     fleet.SampledGPU // of which it is, but for those of a switch:
+	number  uint32
+	address string // empty where it is not known
 }
 
 // A sample is what tells two events apart: the engine gives no two samples of a field of

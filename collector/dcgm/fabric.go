@@ -22,28 +22,17 @@ type fabric struct {
 // nothing is missing.
 func (r *reader) watchFabric(w *watches) error {
 	fields := []Short{fieldCluster, fieldClique}
-	refused := map[Short]bool{}
-	for _, f := range fields {
-		_, refused[f] = w.refused[f]
-	}
 	on, err := r.watch(w, w.gpuGroup, fields, fabricEvery, 0, keepSamples)
 	w.fabric = len(on) == len(fields)
-	for _, f := range fields {
-		if !refused[f] {
-			delete(w.refused, f)
-		}
-	}
 	return err
 }
 
-// withFabric returns the fields of GPUs that are to be read, with the domain where it is
+// withFabric adds to the fields of GPUs that are to be read the domain where it is
 // time for that: it costs no call of its own.
-func (r *reader) withFabric() []Short {
-	fields := r.w.gpuFields
+func (r *reader) withFabric(fields []Short) []Short {
 	if old := r.at.Sub(r.fabric.asked); !r.w.fabric || 0 <= old && old < fabricEvery {
 		return fields
 	}
-	fields = slices.Clone(fields)
 	for _, f := range []Short{fieldCluster, fieldClique} {
 		if !slices.Contains(fields, f) {
 			fields = append(fields, f)
@@ -75,7 +64,7 @@ func (r *reader) takeFabric(fields []Short) {
 			clique[v.Entity.EntityId] = int(v.Int64)
 		}
 	}
-	for _, e := range r.w.gpuEntities {
+	for _, e := range r.w.whole.entities {
 		g, known := r.who(e.EntityId)
 		c, ok := clique[e.EntityId]
 		// All zeros is what a GPU has that is in none.

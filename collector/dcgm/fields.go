@@ -13,14 +13,18 @@ const label = "label"
 
 // The numbers of fields that mean more than a value.
 const (
-	fieldBind    Short = 6
-	fieldCluster Short = 172 // UUID of the NVLink domain
-	fieldClique  Short = 173
-	fieldClocks  Short = 112 // why the clocks are held down, as bits
-	fieldXID     Short = 230
-	fieldNVLink  Short = 450
-	firstProfile Short = 1000
-	lastProfile  Short = 1099
+	fieldCluster   Short = 172 // UUID of the NVLink domain
+	fieldClique    Short = 173
+	fieldBind      Short = 6
+	fieldClocks    Short = 112 // why the clocks are held down, as bits
+	fieldXID       Short = 230
+	fieldNVLink    Short = 450
+	fieldName      Short = 50 // of an instance: its profile
+	fieldUUID      Short = 54
+	fieldFatalSXID Short = 856
+	fieldSXID      Short = 857
+	firstProfile   Short = 1000
+	lastProfile    Short = 1099
 )
 
 // The families that dcgm-exporter makes itself.
@@ -32,18 +36,6 @@ const (
 )
 
 func (s Short) profiling() bool { return firstProfile <= s && s <= lastProfile }
-
-// ofInstance reports whether a MIG instance has the field too. All others are of a
-// whole GPU.
-func (s Short) ofInstance() bool {
-	switch {
-	case s == 50, s == 54, 250 <= s && s <= 254:
-		return true
-	case 1001 <= s && s <= 1008, 1013 <= s && s <= 1015:
-		return true
-	}
-	return false
-}
 
 // bandwidthHelp is what dcgm-exporter says of field 449, which is no counter.
 const bandwidthHelp = "Total number of NVLink bandwidth counters for all lanes."

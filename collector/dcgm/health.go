@@ -46,7 +46,7 @@ func (r *reader) addHealth(into *fleet.Samples, places []place) error {
 			}
 			into.Values = append(into.Values, fleet.Sample{
 				Field: healthStatus, GPU: i, Value: float64(worst),
-				Labels: append(append([]fleet.Label(nil), shown(r.labels[p.entity])...),
+				Labels: append(append([]fleet.Label(nil), r.labels[p.entity]...),
 					fleet.Label{Name: "health_error_code", Value: code}, fleet.Label{Name: "health_watch", Value: w.name}),
 			})
 		}

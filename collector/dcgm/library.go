@@ -17,10 +17,15 @@ type FieldEntityGroup uint32
 
 // The kinds of entities that are read.
 const (
-	FE_NONE   FieldEntityGroup = 0 //nolint:revive // go-dcgm's name
-	FE_GPU    FieldEntityGroup = 1 //nolint:revive // go-dcgm's name
-	FE_GPU_I  FieldEntityGroup = 4 //nolint:revive // go-dcgm's name
-	FE_GPU_CI FieldEntityGroup = 5 //nolint:revive // go-dcgm's name
+	FE_NONE     FieldEntityGroup = 0 //nolint:revive // go-dcgm's name
+	FE_GPU      FieldEntityGroup = 1 //nolint:revive // go-dcgm's name
+	FE_VGPU     FieldEntityGroup = 2 //nolint:revive // go-dcgm's name
+	FE_SWITCH   FieldEntityGroup = 3 //nolint:revive // go-dcgm's name
+	FE_GPU_I    FieldEntityGroup = 4 //nolint:revive // go-dcgm's name
+	FE_GPU_CI   FieldEntityGroup = 5 //nolint:revive // go-dcgm's name
+	FE_LINK     FieldEntityGroup = 6 //nolint:revive // go-dcgm's name
+	FE_CPU      FieldEntityGroup = 7 //nolint:revive // go-dcgm's name
+	FE_CPU_CORE FieldEntityGroup = 8 //nolint:revive // go-dcgm's name
 )
 
 // A GroupEntityPair names one entity.

@@ -198,6 +198,48 @@ func (e *Engine) GetGPUInstanceHierarchy() ([]MigHierarchyInfo, error) {
 	return out, nil
 }
 
+// FieldLevel returns the smallest kind of entity that has a field.
+func (l *Library) FieldLevel(field Short) FieldEntityGroup {
+	return FieldEntityGroup(C.dcgm_level(l.d, C.uint16_t(field)))
+}
+
+// maxLinks bounds the links of a node.
+const maxLinks = 4096
+
+// GetNvLinkLinkStatus returns the links of all GPUs and NVSwitches.
+func (e *Engine) GetNvLinkLinkStatus() ([]NvLink, error) {
+	room := make([]C.struct_dcgm_link, maxLinks)
+	var n C.uint32_t
+	if err := result("dcgmGetNvLinkLinkStatus", int32(C.dcgm_links(e.l.d, e.h, &room[0], maxLinks, &n))); err != nil {
+		return nil, err
+	}
+	out := make([]NvLink, min(int(n), maxLinks))
+	for i := range out {
+		x := &room[i]
+		out[i] = NvLink{GroupEntityPair{FieldEntityGroup(x.group), uint32(x.parent)}, uint16(x.index), x.up != 0}
+	}
+	return out, nil
+}
+
+// GetCPUHierarchy returns the CPUs that the engine can read, and their cores.
+func (e *Engine) GetCPUHierarchy() ([]CPU, error) {
+	var all C.struct_abi_cpus
+	if err := result("dcgmGetCpuHierarchy", int32(C.dcgm_cpus(e.l.d, e.h, &all))); err != nil {
+		return nil, err
+	}
+	out := make([]CPU, min(int(all.count), len(all.cpus)))
+	for i := range out {
+		x := &all.cpus[i]
+		out[i].ID = uint32(x.id)
+		for core := range uint32(len(x.cores.mask) * 64) {
+			if x.cores.mask[core/64]&(1<<(core%64)) != 0 {
+				out[i].Cores = append(out[i].Cores, core)
+			}
+		}
+	}
+	return out, nil
+}
+
 // CreateGroup makes an empty group of entities.
 func (e *Engine) CreateGroup(name string) (GroupHandle, error) {
 	n := C.CString(name)

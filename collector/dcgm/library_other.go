@@ -31,6 +31,12 @@ func (*Library) Wake() *os.File                                 { return nil }
 func (*Library) Connect(string, time.Duration) (*Engine, error) { return nil, errNoCgo }
 func (*Library) Embed() (*Engine, error)                        { return nil, errNoCgo }
 
+// FieldLevel is never asked in this build.
+func (*Library) FieldLevel(Short) FieldEntityGroup { return FE_GPU }
+
+func (*Engine) GetNvLinkLinkStatus() ([]NvLink, error) { return nil, errNoCgo }
+func (*Engine) GetCPUHierarchy() ([]CPU, error)        { return nil, errNoCgo }
+
 func (*Engine) Embedded() bool           { return false }
 func (*Engine) Disconnect() error        { return errNoCgo }
 func (*Engine) Version() (string, error) { return "", errNoCgo }

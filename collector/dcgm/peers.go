@@ -77,7 +77,7 @@ func (r *reader) addPeers(into *fleet.Samples, places []place) {
 		if !ok {
 			continue
 		}
-		base := shown(r.labels[places[place].entity])
+		base := r.labels[places[place].entity]
 		for k, to := range r.peers.links {
 			if _, ok := at[to.GPU]; !ok || to.GPU == from.GPU {
 				continue

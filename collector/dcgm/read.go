@@ -2,7 +2,6 @@ package dcgm
 
 import (
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"time"
@@ -18,8 +17,15 @@ type labels []fleet.Label
 type place struct {
 	entity GroupEntityPair
 	gpu    uint32
-	seen   int // values that were there
-	blank  int // values that were blank, though the engine called them fine
+	seen   int   // values that were there
+	blank  int   // values that were blank, though the engine called them fine
+	stale  int   // values that the engine has not read for too long
+	newest int64 // us since 1970, of all values
+
+	profiled int     // values of profiling that were there
+	paused   bool    // one is missing because another program has the hardware
+	idle     bool    // profiling says that the engines did nothing
+	busy     float64 // %, as the driver says
 }
 
 // read fills in what was asked for.
@@ -32,9 +38,25 @@ func (r *reader) read(values *fleet.Samples, full bool) error {
 			return err
 		}
 	}
-	w := r.w
 	if err := r.readEvents(); err != nil {
 		return err
+	}
+	if r.rebind {
+		// The driver went and came back between two readings: nobody knows what became of the watches.
+		r.log.Info("driver was attached, watches are made anew")
+		r.forget()
+		if err := r.ready(); err != nil {
+			return err
+		}
+		r.rebind = false
+	}
+	w := r.w
+	if full {
+		for _, step := range []func() error{r.watchProfilingAnew, func() error { return r.readFacts(w) }} {
+			if err := step(); err != nil {
+				return err
+			}
+		}
 	}
 	places := r.list(values, full)
 	if !full {
@@ -42,18 +64,20 @@ func (r *reader) read(values *fleet.Samples, full bool) error {
 	}
 	absent := map[absence]int{}
 	for f, why := range w.refused {
-		absent[absence{r.nameOf(f), "refused: " + why.String()}] = len(w.gpuEntities)
+		if name, wanted := r.nameOf(f); wanted {
+			absent[absence{name, "refused: " + why.String()}] = len(w.whole.entities)
+		}
 	}
 	for _, f := range r.o.Fields {
 		switch {
 		case slices.Contains(notMade, f.Name):
-			absent[absence{f.Name, "not made by this collector"}] = len(w.gpuEntities)
+			absent[absence{f.Name, "not made by this collector"}] = len(w.whole.entities)
 		case f.Name == peerStatus:
 			if err := r.readPeers(); err != nil {
 				return err
 			}
 			if r.peers.why != "" {
-				absent[absence{f.Name, r.peers.why}] = len(w.gpuEntities)
+				absent[absence{f.Name, r.peers.why}] = len(w.whole.entities)
 			}
 		}
 		if f.Type != label {
@@ -61,19 +85,24 @@ func (r *reader) read(values *fleet.Samples, full bool) error {
 		}
 	}
 	r.s.thread.During("reading values")
-	for _, part := range []struct {
-		entities []GroupEntityPair
-		fields   []Short
-	}{{w.gpuEntities, r.withFabric()}, {w.partEntities, w.partFields}} {
-		if err := r.engine.EntitiesGetLatestValues(part.entities, part.fields, &r.values); err != nil {
+	for _, p := range w.parts {
+		fields := slices.Concat(p.fields, p.profiled)
+		if p == w.whole {
+			fields = r.withFabric(fields)
+		}
+		if err := r.engine.EntitiesGetLatestValues(p.entities, fields, &r.values); err != nil {
 			return err
 		}
 		values.Dropped += r.values.Cut()
 		r.take(values, places, absent)
-		r.takeFabric(part.fields)
+		if p == w.whole {
+			r.takeFabric(fields)
+		}
 	}
 	values.NVLinks = append(values.NVLinks, r.fabric.links...)
 	r.judge(values, places)
+	r.profile(values, places)
+	r.choose(values, places)
 	r.addXIDs(values, places)
 	if err := r.readClocks(); err != nil {
 		return err
@@ -87,10 +116,17 @@ func (r *reader) read(values *fleet.Samples, full bool) error {
 			return err
 		}
 	}
+	values.Values = slices.DeleteFunc(values.Values, func(v fleet.Sample) bool { return v.GPU >= 0 && !r.selected(places[v.GPU]) })
 	values.Dropped += r.cut
 	r.cut = 0
+	ages := map[uint32]time.Duration{}
+	for _, p := range places {
+		if p.entity.EntityGroupId == FE_GPU && p.newest > 0 {
+			ages[p.gpu] = max(0, time.Duration(r.now-p.newest)*time.Microsecond)
+		}
+	}
 	r.s.mu.Lock()
-	r.s.self.absent = absent
+	r.s.self.absent, r.s.self.ages = absent, ages
 	r.s.mu.Unlock()
 	return nil
 }
@@ -125,6 +161,14 @@ func (r *reader) changes(full bool) error {
 			return err
 		}
 		again = again || !slices.Equal(tree, w.tree)
+		if r.at.Sub(w.listed) >= othersEvery {
+			w.listed = r.at
+			others, err := r.others(w)
+			if err != nil {
+				return err
+			}
+			again = again || !slices.Equal(others, w.others)
+		}
 		for _, id := range w.gpus {
 			if w.named[id] || w.status[id] != EntityStatusOk {
 				continue
@@ -135,32 +179,30 @@ func (r *reader) changes(full bool) error {
 		}
 	}
 	if again {
-		r.log.Info("GPUs or MIG instances have changed, watches are made anew")
+		r.log.Info("GPUs, MIG instances, switches, links or CPUs have changed, watches are made anew")
 		r.forget()
 	}
 	return nil
 }
 
-// readEvents reads the XIDs since the last time, and what else has happened.
+// readEvents reads what has happened since the last time.
 func (r *reader) readEvents() error {
-	w := r.w
-	if w.xids == 0 {
-		return nil
-	}
-	r.s.thread.During("reading XIDs")
-	next, err := r.engine.GetValuesSince(w.xidGroup, w.xids, r.tape.since(), &r.events)
-	if err != nil {
-		return err
-	}
-	r.takeEvents()
-	if w.others != 0 {
-		if _, err := r.engine.GetValuesSince(w.gpuGroup, w.others, r.tape.since(), &r.events); err != nil {
+	r.s.thread.During("reading events")
+	r.now = r.at.UnixMicro()
+	first := time.Time{}
+	for _, e := range r.w.events {
+		next, err := r.engine.GetValuesSince(e.group, e.fields, r.tape.since(), &r.events)
+		if err != nil {
 			return err
+		}
+		if first.IsZero() {
+			first = next
 		}
 		r.takeEvents()
 	}
-	if next.UnixMicro() > 0 {
-		r.tape.advance(next)
+	if first.UnixMicro() > 0 {
+		r.now = first.UnixMicro()
+		r.tape.advance(first)
 	}
 	return nil
 }
@@ -176,33 +218,56 @@ func (r *reader) takeEvents() {
 		if !ok {
 			r.cut++
 		}
-		if !fresh {
+		history := v.Ts < begin // nobody knows whether it was counted before
+		if !fresh || v.Int64 <= 0 || v.Int64 > maxCode || history && v.FieldID != fieldXID {
 			continue
 		}
-		if v.FieldID == fieldBind {
-			if v.Ts >= begin {
-				r.log.Info("driver was attached or detached", "event", v.Int64)
+		e := event{field: v.FieldID, code: int(v.Int64), at: time.UnixMicro(v.Ts)}
+		switch v.FieldID {
+		case fieldBind:
+			r.log.Info("driver was attached or detached", "event", v.Int64)
+			r.rebind = r.rebind || e.code == bindDone
+			continue
+		case fieldXID:
+			r.s.cursor.newest(v.Entity, e.code, v.Ts)
+			r.window.add(v.Entity, e.code, v.Ts)
+			if history {
+				continue
 			}
+			r.w.rewatch = r.w.rewatch || e.code == pageFault
+			ok = r.located(&e, v.Entity)
+		case fieldNVLink:
+			ok = r.located(&e, v.Entity) && nvlinkErrors[e.code] != ""
+		case fieldFatalSXID, fieldSXID:
+			e.number, e.address = v.Entity.EntityId, r.w.address(v.Entity.EntityId)
+		default:
 			continue
 		}
-		if v.FieldID != fieldXID || v.Int64 <= 0 || v.Int64 > maxCode {
-			continue
-		}
-		code := int(v.Int64)
-		r.s.cursor.newest(v.Entity, code, v.Ts)
-		r.window.add(v.Entity, code, v.Ts)
-		if v.Ts < begin {
-			continue // history: nobody knows whether it was counted before
-		}
-		gpu, ok := r.gpuOf(v.Entity)
 		if !ok || len(r.s.pending) >= maxPending {
 			r.cut++
 			continue
 		}
-		g, _ := r.who(gpu)
-		r.s.pending = append(r.s.pending, event{sampled(g, fleet.Unknown), code, time.UnixMicro(v.Ts)})
+		r.s.pending = append(r.s.pending, e)
 	}
 }
+
+// located notes which GPU an event is of.
+func (r *reader) located(e *event, of GroupEntityPair) bool {
+	gpu, ok := r.gpuOf(of)
+	if ok {
+		g, _ := r.who(gpu)
+		e.gpu = sampled(g, fleet.Unknown)
+	}
+	return ok
+}
+
+const (
+	bindDone  = 2  // of field 6: the engine has the driver again
+	pageFault = 31 // after which profiling may only tell zeros
+)
+
+// nvlinkErrors are the values of field 450.
+var nvlinkErrors = map[int]fleet.NVLinkError{1: fleet.NVLinkRecovery, 2: fleet.NVLinkFatal}
 
 // maxCode is above every XID that there will be.
 const maxCode = 99_999
@@ -246,6 +311,10 @@ func (r *reader) list(into *fleet.Samples, full bool) []place {
 	var places []place
 	count := map[EntityStatus]int{}
 	taken := map[string]bool{}
+	into.TellsNVLink = r.w.tellsLink
+	if full {
+		into.MIG = r.devices()
+	}
 	for _, id := range r.w.gpus {
 		g, known := r.who(id)
 		if known {
@@ -264,7 +333,7 @@ func (r *reader) list(into *fleet.Samples, full bool) []place {
 				continue
 			}
 			part := sampled(g, up)
-			part.Instance, part.Profile = strconv.Itoa(int(i.number)), r.profile(i)
+			part.Instance, part.Profile = strconv.Itoa(int(i.number)), r.w.profile(i)
 			into.GPUs = append(into.GPUs, part)
 			places = append(places, place{entity: GroupEntityPair{FE_GPU_I, i.id}, gpu: id})
 		}
@@ -282,31 +351,14 @@ func (r *reader) list(into *fleet.Samples, full bool) []place {
 	return places
 }
 
-var isProfile = regexp.MustCompile(`^[0-9]+(c\.[0-9]+)?g\.[0-9]+gb`)
-
-// profile names the kind of a MIG instance, as far as it is known.
-func (r *reader) profile(i instance) string {
-	for _, l := range r.labels[GroupEntityPair{FE_GPU_I, i.id}] {
-		if l.Name == profileLabel {
-			return l.Value
-		}
-	}
-	return strconv.Itoa(int(i.slices)) + "g"
-}
-
-// profileLabel is where the profile is kept among the labels; no page may have it.
-const profileLabel = "\x00profile"
-
-func (r *reader) nameOf(id Short) string {
+// nameOf returns what a field is called, if somebody wants it.
+func (r *reader) nameOf(id Short) (string, bool) {
 	for _, f := range r.o.Fields {
 		if f.ID == id {
-			return f.Name
+			return f.Name, true
 		}
 	}
-	if id == fieldClocks {
-		return clockCount
-	}
-	return strconv.Itoa(int(id))
+	return clockCount, id == fieldClocks && r.lists(clockCount)
 }
 
 // take makes samples of what was read.
@@ -314,6 +366,10 @@ func (r *reader) take(into *fleet.Samples, places []place, absent map[absence]in
 	at := map[GroupEntityPair]int{}
 	for i, p := range places {
 		at[p.entity] = i
+	}
+	others := map[GroupEntityPair]*other{}
+	for i := range r.w.others {
+		others[r.w.others[i].entity] = &r.w.others[i]
 	}
 	config := map[Short]*Field{}
 	for i := range r.o.Fields {
@@ -323,62 +379,98 @@ func (r *reader) take(into *fleet.Samples, places []place, absent map[absence]in
 	found := map[GroupEntityPair]labels{}
 	for i := range r.values.Len() {
 		v := r.values.At(i)
-		f := config[v.FieldID]
-		if v.Status != StOk || v.Blank {
-			continue
-		}
-		switch {
-		case v.FieldID == 50 && v.Entity.EntityGroupId == FE_GPU_I:
-			if name := r.values.Text(v); isProfile.MatchString(name) {
-				found[v.Entity] = append(found[v.Entity], fleet.Label{Name: profileLabel, Value: name})
-			}
-		case f != nil && f.Type == label:
+		if f := config[v.FieldID]; f != nil && f.Type == label && v.Status == StOk && !v.Blank {
 			found[v.Entity] = append(found[v.Entity], fleet.Label{Name: f.Name, Value: r.textOf(v)})
 		}
 	}
 	for e, l := range found {
 		slices.SortFunc(l, func(x, y fleet.Label) int { return compare(x.Name, y.Name) })
-		r.labels[e] = l // and kept: what the GPU is called must not change when it is lost
-		if i, ok := at[e]; ok && l[0].Name == profileLabel {
-			into.GPUs[i].Profile = l[0].Value // known from the first page on
+		if o := others[e]; o != nil {
+			l = append(o.identity(), l...)
 		}
+		r.labels[e] = l // and kept: what the GPU is called must not change when it is lost
 	}
+	oldest := r.now - r.o.ValuesFor.Microseconds()
 	into.Values = slices.Grow(into.Values, r.values.Len())
 	for i := range r.values.Len() {
 		v := r.values.At(i)
-		f := config[v.FieldID]
-		p, ok := at[v.Entity]
-		if f == nil || f.Type == label || !ok {
+		f, o := config[v.FieldID], others[v.Entity]
+		n, ok := at[v.Entity]
+		if f == nil || f.Type == label || !ok && (o == nil || o.hidden) {
 			continue
+		}
+		p := &place{}
+		if ok {
+			p = &places[n]
+		} else {
+			n = fleet.NoGPU
+			if r.labels[v.Entity] == nil {
+				r.labels[v.Entity] = o.identity()
+			}
+		}
+		if v.Status == StOk {
+			p.newest = max(p.newest, v.Ts)
 		}
 		switch {
 		case v.Status != StOk:
+			p.paused = p.paused || v.FieldID.profiling() && v.Status.paused()
 			absent[absence{f.Name, v.Status.String()}]++
 		case v.Blank:
-			places[p].blank++
+			p.blank++
 			absent[absence{f.Name, "blank"}]++
+		case v.Ts < oldest:
+			p.stale++
+			absent[absence{f.Name, "stale"}]++
 		case v.Type == 'i' || v.Type == 't' || v.Type == 'd':
-			places[p].seen++
-			if r.w.status[places[p].gpu] == EntityStatusLost {
+			p.seen++
+			if ok && r.w.status[p.gpu] == EntityStatusLost {
 				continue // of before
 			}
 			x := v.Float64
 			if v.Type != 'd' {
 				x = float64(v.Int64)
 			}
-			into.Values = append(into.Values, fleet.Sample{Field: f.Name, GPU: p, Value: x, Labels: shown(r.labels[v.Entity])})
+			switch {
+			case v.FieldID == fieldGPUUtil:
+				p.busy = x
+			case v.FieldID.profiling():
+				p.profiled++
+				p.idle = p.idle || v.FieldID == fieldEngineActive && x == 0
+			}
+			into.Values = append(into.Values, fleet.Sample{Field: f.Name, GPU: n, Value: x, Labels: r.labels[v.Entity]})
 		default:
 			absent[absence{f.Name, "not a number"}]++
 		}
 	}
 }
 
-// shown leaves out what is kept among the labels and is none.
-func shown(l labels) []fleet.Label {
-	if len(l) > 0 && l[0].Name == profileLabel {
-		return l[1:]
+// choose leaves a field of a whole GPU out where its MIG instances have it, unless the
+// command line says otherwise: a sum over both would count twice.
+func (r *reader) choose(into *fleet.Samples, places []place) {
+	if !r.o.Devices.flexible() || len(r.w.instances) == 0 {
+		return
 	}
-	return l
+	type field struct {
+		gpu  uint32
+		name string
+	}
+	split := map[field]bool{}
+	for _, v := range into.Values {
+		if v.GPU >= 0 && places[v.GPU].entity.EntityGroupId == FE_GPU_I {
+			split[field{places[v.GPU].gpu, v.Field}] = true
+		}
+	}
+	into.Values = slices.DeleteFunc(into.Values, func(v fleet.Sample) bool {
+		return v.GPU >= 0 && places[v.GPU].entity.EntityGroupId == FE_GPU && split[field{places[v.GPU].gpu, v.Field}]
+	})
+}
+
+// selected reports whether values of a GPU or instance are shown.
+func (r *reader) selected(p place) bool {
+	if p.entity.EntityGroupId == FE_GPU_I {
+		return r.o.Devices.part(p.entity.EntityId)
+	}
+	return r.o.Devices.whole(p.gpu)
 }
 
 func (r *reader) textOf(v FieldValue) string {
@@ -413,7 +505,7 @@ func (r *reader) judge(into *fleet.Samples, places []place) {
 			continue
 		}
 		well++
-		if p.seen > 0 || p.blank == 0 {
+		if p.seen > 0 || p.blank+p.stale == 0 {
 			continue
 		}
 		r.w.silent[p.gpu] = true
@@ -462,7 +554,7 @@ func (r *reader) addXIDs(into *fleet.Samples, places []place) {
 		code := strconv.Itoa(l.Code)
 		into.Values = append(into.Values, fleet.Sample{
 			Field: last, GPU: at, Value: float64(l.Code),
-			Labels: append(slices.Clone(shown(r.labels[places[at].entity])),
+			Labels: append(slices.Clone(r.labels[places[at].entity]),
 				fleet.Label{Name: "err_code", Value: code}, fleet.Label{Name: "err_msg", Value: message(l.Code)}),
 		})
 	}
@@ -470,7 +562,7 @@ func (r *reader) addXIDs(into *fleet.Samples, places []place) {
 		return
 	}
 	for at, p := range places {
-		base := slices.Clone(shown(r.labels[p.entity]))
+		base := slices.Clone(r.labels[p.entity])
 		base = append(base, fleet.Label{Name: "window_size_in_ms", Value: strconv.FormatInt(r.o.XIDWindow.Milliseconds(), 10)})
 		sums := r.window.counts(p.entity, into.At)
 		if len(sums) == 0 {

@@ -20,6 +20,9 @@ const (
 	maxEntities = 1024 // of one group
 )
 
+// shyFor is for how long a GPU is not asked again who it is, after that call has hung.
+const shyFor = 10 * time.Minute
+
 // connectWithin is how long the library tries to reach one address.
 const connectWithin = time.Second
 
@@ -48,6 +51,7 @@ type reader struct {
 	init bool
 
 	engine  *Engine
+	version string    // of the engine
 	at      time.Time // of this reading
 	retryAt time.Time
 	pause   time.Duration
@@ -56,7 +60,10 @@ type reader struct {
 
 	w      *watches // nil: to be made
 	known  []knownGPU
-	here   map[string]bool // UUIDs that this engine has told of
+	here   map[string]bool      // UUIDs that this engine has told of
+	shy    map[uint32]time.Time // until when a GPU is not asked who it is
+	rebind bool                 // the driver was attached since the watches were made
+	now    int64                // us since 1970, by the engine's clock; 0: not known
 	tape   *tape
 	labels map[GroupEntityPair]labels
 	window *window
@@ -74,7 +81,7 @@ type reader struct {
 
 func newReader(s *Source) *reader {
 	r := &reader{
-		s: s, o: &s.o, log: s.log, tape: newTape(s.o.Overlap), here: map[string]bool{},
+		s: s, o: &s.o, log: s.log, tape: newTape(s.o.Overlap), here: map[string]bool{}, shy: map[uint32]time.Time{},
 		labels: map[GroupEntityPair]labels{}, window: newWindow(s.o.XIDWindow),
 		clocks: newClocks(s.o.ClockWindow, s.o.Compatible),
 	}
@@ -260,6 +267,7 @@ func (r *reader) fits(e *Engine) error {
 	r.s.mu.Lock()
 	r.s.self.library, r.s.self.engine = ours, theirs
 	r.s.mu.Unlock()
+	r.version = theirs
 	a, _, _ := strings.Cut(ours, ".")
 	b, _, _ := strings.Cut(theirs, ".")
 	if a != b {
@@ -334,8 +342,17 @@ func (r *reader) groupName() string {
 
 // identify learns who a GPU is and reports whether that is known.
 func (r *reader) identify(id uint32) (bool, error) {
+	if r.at.Before(r.shy[id]) {
+		return false, nil
+	}
 	r.s.thread.During(fmt.Sprintf("asking who GPU %d is", id))
 	a, err := r.engine.GetDeviceAttributes(id)
+	if codeOf(err) == StTimeout {
+		// This call asks the driver, which hangs on a sick GPU: the others must not pay for it.
+		r.log.Warn("GPU does not say who it is", "gpu", id, "err", err)
+		r.shy[id] = r.at.Add(shyFor)
+		return false, nil
+	}
 	if err != nil {
 		return false, err
 	}

@@ -75,6 +75,21 @@ func (s *Source) AppendPage(dst []byte) []byte {
 	if file {
 		row(one(s.self.file == ""), "stoker_dcgm_list_up", "list", "file", "reason", s.self.file)
 	}
+	if len(s.self.profiling) > 0 {
+		head("stoker_dcgm_profiling", "gauge", "Always 1; how it stands with the profiling fields of the GPU.")
+		for _, id := range slices.Sorted(maps.Keys(s.self.profiling)) {
+			row(1, "stoker_dcgm_profiling", "gpu", strconv.Itoa(int(id)), "state", string(s.self.profiling[id]))
+		}
+	}
+	head("stoker_dcgm_profiling_rewatches_total", "counter", "How often profiling was watched anew, because it told nothing that can be believed.")
+	row(s.self.rewatches, "stoker_dcgm_profiling_rewatches_total")
+	if len(s.self.ages) > 0 {
+		head("stoker_dcgm_sample_age_seconds", "gauge", "Age of the GPU's newest value at the last reading, by the engine's clock.")
+		for _, id := range slices.Sorted(maps.Keys(s.self.ages)) {
+			dst = append(dst, "stoker_dcgm_sample_age_seconds{gpu=\""+strconv.Itoa(int(id))+"\"} "...)
+			dst = append(strconv.AppendFloat(dst, s.self.ages[id].Seconds(), 'f', 3, 64), '\n')
+		}
+	}
 	head("stoker_dcgm_state", "gauge", "1 for how far the source has come.")
 	for _, st := range states {
 		row(one(s.self.state == st), "stoker_dcgm_state", "state", string(st))

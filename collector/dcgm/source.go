@@ -47,6 +47,12 @@ type Options struct {
 	ClockWindow time.Duration
 	// Watch is how often the engine reads the fields; 1s when zero.
 	Watch time.Duration
+	// ValuesFor is the age over which a value is not shown, by the engine's clock: a sick GPU
+	// can keep it from reading the others. Ten times Watch, and 15s at least, when zero.
+	ValuesFor time.Duration
+	// Devices, SwitchDevices and CPUDevices are of which GPUs and MIG instances, NVSwitches
+	// and their links, CPUs and cores values are shown.
+	Devices, SwitchDevices, CPUDevices Selection
 	// XIDFor is for how long the last XID is shown as the value of its field; for ever when
 	// zero, as dcgm-exporter does.
 	XIDFor time.Duration
@@ -73,6 +79,9 @@ func (o *Options) defaults() {
 	}
 	if o.Watch == 0 {
 		o.Watch = time.Second
+	}
+	if o.ValuesFor == 0 {
+		o.ValuesFor = max(10*o.Watch, 15*time.Second)
 	}
 	if o.Overlap == 0 {
 		o.Overlap = time.Minute
@@ -108,7 +117,10 @@ type self struct {
 	gpus            map[EntityStatus]int
 	absent          map[absence]int // of how many entities, of which field, why
 	hasFile         bool
-	file            string // why the list in the file is not as it was meant
+	file            string                   // why the list in the file is not as it was meant
+	ages            map[uint32]time.Duration // of each GPU's newest value
+	profiling       map[uint32]profilingState
+	rewatches       uint64
 }
 
 type absence struct {
@@ -182,6 +194,16 @@ func (s *Source) tell(into *fleet.Samples) {
 	s.pending = nil
 	s.mu.Unlock()
 	for _, e := range found {
+		if e.field == fieldFatalSXID || e.field == fieldSXID {
+			severity := "fatal"
+			if e.field == fieldSXID {
+				severity = "nonfatal"
+			}
+			into.Switches = append(into.Switches, fleet.SXIDEvent{
+				PCI: e.address, Switch: int(e.number), SXID: e.code, Severity: severity, At: e.at, Source: "dcgm",
+			})
+			continue
+		}
 		place := -1
 		for i, g := range into.GPUs {
 			if g.UUID == e.gpu.UUID && (g.UUID != "" || g.Index == e.gpu.Index) && g.Instance == "" {
@@ -193,7 +215,11 @@ func (s *Source) tell(into *fleet.Samples) {
 			place = len(into.GPUs)
 			into.GPUs = append(into.GPUs, e.gpu)
 		}
-		into.Events = append(into.Events, fleet.XIDEvent{GPU: place, XID: e.xid, At: e.at, Source: "dcgm"})
+		if e.field == fieldNVLink {
+			into.NVLink = append(into.NVLink, fleet.NVLinkEvent{GPU: place, Error: nvlinkErrors[e.code], At: e.at, Source: "dcgm"})
+			continue
+		}
+		into.Events = append(into.Events, fleet.XIDEvent{GPU: place, XID: e.code, At: e.at, Source: "dcgm"})
 	}
 }
 

@@ -250,6 +250,30 @@ func TestTrap_TheDriverIsDetachedAndAttached(t *testing.T) {
 	}
 }
 
+// TestTrap_TheDriverIsExchangedBetweenTwoReadings: nothing looks different afterwards, but
+// the engine has forgotten what it watched, and tells by an event that it was so.
+func TestTrap_TheDriverIsExchangedBetweenTwoReadings(t *testing.T) {
+	n := newNode(t, dcgm.Options{})
+	n.collect()
+	watched := n.do("watched 1 150")
+	held := n.do("held")
+	n.do("detach")
+	n.do("attach")
+	if got := n.collect(); len(got.Values) == 0 {
+		t.Error("nothing is read")
+	}
+	if again := n.do("watched 1 150") - watched; again != 1 {
+		t.Errorf("the watches were made anew %d times, want once", again)
+	}
+	n.collect()
+	if again := n.do("watched 1 150") - watched; again != 1 {
+		t.Errorf("one event has had the watches made anew %d times", again)
+	}
+	if now := n.do("held"); now != held {
+		t.Errorf("the engine holds %d things, %d before", now, held)
+	}
+}
+
 func TestTrap_TheEngineWakesUsUp(t *testing.T) {
 	n := newNode(t, dcgm.Options{})
 	n.collect()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -14,7 +15,7 @@ const (
 	eventPace   = time.Second // events are written when they happen; this is only for keeping them
 )
 
-// watches are what was made in an engine, and what is known of its GPUs.
+// watches are what was made in an engine, and what is known of its entities.
 type watches struct {
 	gpus      []uint32 // by number
 	status    map[uint32]EntityStatus
@@ -22,24 +23,42 @@ type watches struct {
 	named     map[uint32]bool // who it is was asked and answered
 	instances []instance
 	tree      []MigHierarchyInfo
+	others    []other // that are no GPUs
+	listed    time.Time
 
 	groups    []GroupHandle
-	fields    []FieldHandle
 	on        []watch
-	gpuGroup  GroupHandle // whole GPUs
-	partGroup GroupHandle // MIG instances
-	xidGroup  GroupHandle // both, and compute instances
-	xids      FieldHandle
-	others    FieldHandle // events of whole GPUs; 0 where the engine has none
+	parts     []*part
+	whole     *part // the GPUs; never nil
+	gpuGroup  GroupHandle
+	events    []watch // of fields whose samples are events
+	tellsLink bool
 	clocks    FieldHandle // why clocks were held down; 0 where nobody wants to know
 	policy    bool
 	health    bool
 	silent    map[uint32]bool // well, and without any value
 	fabric    bool            // NVLink domains are watched
+	refused   map[Short]Result
 
-	gpuEntities, partEntities []GroupEntityPair
-	gpuFields, partFields     []Short
-	refused                   map[Short]Result
+	facts      map[fact]string
+	askedFacts time.Time
+
+	doubts    map[uint32]int // readings in a row in which a GPU's profiling told nothing that can be believed
+	rewatch   bool           // profiling is to be watched anew
+	rewatched time.Time
+}
+
+// A part is a group of entities of one kind, which are watched and read alike.
+type part struct {
+	kind        FieldEntityGroup
+	group       GroupHandle
+	entities    []GroupEntityPair
+	fields      []Short // that are watched, but for those of profiling
+	profiling   []Short // that are wanted of profiling
+	profiled    []Short // that are watched of them
+	profilingOn []watch
+	why         Result  // why one of them is refused
+	facts       []Short // that are read once
 }
 
 type watch struct {
@@ -59,6 +78,7 @@ type instance struct {
 func (r *reader) setup() (*watches, error) {
 	w := &watches{
 		status: map[uint32]EntityStatus{}, inside: map[uint32]bool{}, named: map[uint32]bool{}, refused: map[Short]Result{},
+		whole: &part{kind: FE_GPU}, facts: map[fact]string{}, doubts: map[uint32]int{}, listed: r.at,
 	}
 	r.s.thread.During("listing GPUs")
 	ids, err := r.engine.GetEntityGroupEntities(FE_GPU, false)
@@ -87,10 +107,13 @@ func (r *reader) setup() (*watches, error) {
 			w.instances = append(w.instances, instance{m.Entity.EntityId, m.Parent.EntityId, m.Instance, m.Slices})
 		}
 	}
-	if err := r.groups(w); err != nil {
+	if err := r.makeGroups(w); err != nil {
 		return w, err
 	}
-	return w, r.watchAll(w)
+	if err := r.watchAll(w); err != nil {
+		return w, err
+	}
+	return w, r.readFacts(w)
 }
 
 // broken reports whether an error is of the engine or the connection, and not of what
@@ -136,130 +159,126 @@ func (r *reader) statuses(w *watches) error {
 	return nil
 }
 
-// groups makes the groups of entities.
-func (r *reader) groups(w *watches) error {
+// groupRoom is how many entities a group may have: 64 in DCGM 3.
+func (r *reader) groupRoom() int {
+	if strings.HasPrefix(r.version, "3.") {
+		return 64
+	}
+	return maxEntities
+}
+
+// makeGroups makes the groups of entities.
+func (r *reader) makeGroups(w *watches) error {
 	r.s.thread.During("making groups")
-	for _, g := range []*GroupHandle{&w.gpuGroup, &w.partGroup, &w.xidGroup} {
-		h, err := r.engine.CreateGroup(r.groupName())
-		if err != nil {
-			return err
-		}
-		*g = h
-		w.groups = append(w.groups, h)
-	}
-	add := func(e GroupEntityPair, to ...GroupHandle) (bool, error) {
-		for _, g := range to {
-			if err := r.engine.AddEntityToGroup(g, e); err != nil {
-				if broken(err) {
-					return false, err
-				}
-				r.log.Debug("entity can't be watched", "entity", e.EntityId, "kind", int(e.EntityGroupId), "err", err)
-				return false, nil
-			}
-		}
-		return true, nil
-	}
+	var gpus []GroupEntityPair
 	for _, id := range w.gpus {
-		if st := w.status[id]; st == EntityStatusLost || st == EntityStatusDetached {
-			continue
-		}
-		e := GroupEntityPair{FE_GPU, id}
-		ok, err := add(e, w.gpuGroup, w.xidGroup)
-		if err != nil {
-			return err
-		}
-		if ok {
-			w.inside[id] = true
-			w.gpuEntities = append(w.gpuEntities, e)
+		if st := w.status[id]; st != EntityStatusLost && st != EntityStatusDetached {
+			gpus = append(gpus, GroupEntityPair{FE_GPU, id})
 		}
 	}
+	whole, err := r.part(w, FE_GPU, gpus)
+	if err != nil {
+		return err
+	}
+	if whole != nil {
+		w.whole, w.gpuGroup = whole, whole.group
+		for _, e := range whole.entities {
+			w.inside[e.EntityId] = true
+		}
+	}
+	sets := map[FieldEntityGroup][]GroupEntityPair{}
+	add := func(e GroupEntityPair) { sets[e.EntityGroupId] = append(sets[e.EntityGroupId], e) }
 	for _, i := range w.instances {
-		if !w.inside[i.gpu] {
-			continue
-		}
-		e := GroupEntityPair{FE_GPU_I, i.id}
-		ok, err := add(e, w.partGroup, w.xidGroup)
-		if err != nil {
-			return err
-		}
-		if ok {
-			w.partEntities = append(w.partEntities, e)
+		if w.inside[i.gpu] {
+			add(GroupEntityPair{FE_GPU_I, i.id})
 		}
 	}
 	for _, m := range w.tree {
-		if m.Entity.EntityGroupId != FE_GPU_CI {
-			continue
+		if m.Entity.EntityGroupId == FE_GPU_CI {
+			add(m.Entity)
 		}
-		if _, err := add(m.Entity, w.xidGroup); err != nil {
-			return err
+	}
+	if w.others, err = r.others(w); err != nil {
+		return err
+	}
+	for _, o := range w.others {
+		delete(r.labels, o.entity) // it may be another one now
+		add(o.entity)
+	}
+	for _, kind := range []FieldEntityGroup{FE_GPU_I, FE_GPU_CI, FE_SWITCH, FE_LINK, FE_CPU, FE_CPU_CORE} {
+		for some := range slices.Chunk(sets[kind], r.groupRoom()) {
+			if _, err := r.part(w, kind, some); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
+// part makes the group of a part; nil where none of its entities can be watched.
+func (r *reader) part(w *watches, kind FieldEntityGroup, entities []GroupEntityPair) (*part, error) {
+	if len(entities) == 0 {
+		return nil, nil
+	}
+	group, in, err := r.group(w, entities)
+	if err != nil || len(in) == 0 {
+		return nil, err
+	}
+	p := &part{kind: kind, group: group, entities: in}
+	w.parts = append(w.parts, p)
+	return p, nil
+}
+
+// group makes a group and returns which entities the engine has taken into it.
+func (r *reader) group(w *watches, entities []GroupEntityPair) (GroupHandle, []GroupEntityPair, error) {
+	g, err := r.engine.CreateGroup(r.groupName())
+	if err != nil {
+		return 0, nil, err
+	}
+	w.groups = append(w.groups, g)
+	var in []GroupEntityPair
+	for _, e := range entities {
+		err := r.engine.AddEntityToGroup(g, e)
+		switch {
+		case err == nil:
+			in = append(in, e)
+		case broken(err):
+			return 0, nil, err
+		default:
+			r.log.Debug("entity can't be watched", "entity", e.EntityId, "kind", int(e.EntityGroupId), "err", err)
+		}
+	}
+	return g, in, nil
+}
+
 // watchAll has the engine read the fields. Profiling is in groups of its own: another
 // program may hold it.
 func (r *reader) watchAll(w *watches) error {
-	if len(w.gpuEntities) == 0 {
-		return nil
-	}
 	r.s.thread.During("starting watches")
 	// The events first: what else there is room for is worth less.
-	var err error
-	if w.xids, err = r.watchEvents(w, w.xidGroup, fieldXID); err != nil {
+	if err := r.watchEvents(w); err != nil {
 		return err
 	}
-	if w.xids == 0 {
-		return fmt.Errorf("the engine does not watch XIDs: %v", w.refused[fieldXID])
-	}
-	if w.others, err = r.watchEvents(w, w.gpuGroup, fieldBind); err != nil {
-		return err
-	}
-	if r.lists(clockCount) {
-		if w.clocks, err = r.watchEvents(w, w.gpuGroup, fieldClocks); err != nil {
-			return err
-		}
-	}
-	var plain, profiling, parts, partsProfiling []Short
-	seen := map[Short]bool{}
-	for _, f := range r.o.Fields {
-		if f.ID == 0 || f.ID == fieldXID || seen[f.ID] {
-			continue
-		}
-		seen[f.ID] = true
-		if f.ID.profiling() {
-			profiling = append(profiling, f.ID)
-		} else {
-			plain = append(plain, f.ID)
-		}
-		if f.ID.ofInstance() {
-			if f.ID.profiling() {
-				partsProfiling = append(partsProfiling, f.ID)
-			} else {
-				parts = append(parts, f.ID)
-			}
-		}
-	}
-	type set struct {
-		group  GroupHandle
-		fields []Short
-		into   *[]Short
-	}
-	sets := []set{{w.gpuGroup, plain, &w.gpuFields}, {w.gpuGroup, profiling, &w.gpuFields}}
-	if len(w.partEntities) > 0 {
-		if !slices.Contains(parts, 50) {
-			parts = append(parts, 50) // the profile's name
-		}
-		sets = append(sets, set{w.partGroup, parts, &w.partFields}, set{w.partGroup, partsProfiling, &w.partFields})
-	}
-	for _, s := range sets {
-		for part := range slices.Chunk(s.fields, 128) {
-			on, err := r.watch(w, s.group, part, r.o.Watch, 0, keepSamples)
+	for _, p := range w.parts {
+		var plain []Short
+		plain, p.profiling = r.fieldsOf(p.kind)
+		p.facts = factsOf[p.kind]
+		for some := range slices.Chunk(plain, 128) {
+			on, err := r.watch(w, p.group, some, r.o.Watch, 0, keepSamples)
 			if err != nil {
 				return err
 			}
-			*s.into = append(*s.into, on...)
+			p.fields = append(p.fields, on...)
 		}
+		if err := r.watchProfiling(w, p); err != nil {
+			return err
+		}
+		if _, err := r.watch(w, p.group, p.facts, factsEvery, 0, keepSamples); err != nil {
+			return err
+		}
+	}
+	if len(w.whole.entities) == 0 {
+		return nil
 	}
 	if err := r.watchFabric(w); err != nil {
 		return err
@@ -272,18 +291,61 @@ func (r *reader) watchAll(w *watches) error {
 	return nil
 }
 
+// watchEvents watches the fields whose samples are events.
+func (r *reader) watchEvents(w *watches) error {
+	begin := func(group GroupHandle, fields ...Short) ([]Short, error) {
+		before := len(w.on)
+		on, err := r.watch(w, group, fields, eventPace, keepEvents, 0)
+		w.events = append(w.events, w.on[before:]...)
+		return on, err
+	}
+	// XIDs are told of GPUs, instances and compute instances, in one call where there is room.
+	var all []GroupEntityPair
+	for _, p := range w.parts {
+		switch p.kind {
+		case FE_GPU, FE_GPU_I, FE_GPU_CI:
+			all = append(all, p.entities...)
+		case FE_SWITCH:
+			if _, err := begin(p.group, fieldFatalSXID, fieldSXID); err != nil {
+				return err
+			}
+		case FE_NONE, FE_VGPU, FE_LINK, FE_CPU, FE_CPU_CORE:
+		}
+	}
+	for some := range slices.Chunk(all, r.groupRoom()) {
+		group, _, err := r.group(w, some)
+		if err != nil {
+			return err
+		}
+		on, err := begin(group, fieldXID)
+		if err != nil {
+			return err
+		}
+		if len(on) == 0 {
+			return fmt.Errorf("the engine does not watch XIDs: %v", w.refused[fieldXID])
+		}
+	}
+	if len(w.whole.entities) == 0 {
+		return nil
+	}
+	on, err := begin(w.gpuGroup, fieldNVLink, fieldBind)
+	if err != nil {
+		return err
+	}
+	w.tellsLink = slices.Contains(on, fieldNVLink)
+	if !r.lists(clockCount) {
+		return nil
+	}
+	before := len(w.on)
+	if on, err = r.watch(w, w.gpuGroup, []Short{fieldClocks}, eventPace, keepEvents, 0); len(on) > 0 {
+		w.clocks = w.on[before].fields
+	}
+	return err
+}
+
 // lists reports whether a family is wanted.
 func (r *reader) lists(name string) bool {
 	return slices.ContainsFunc(r.o.Fields, func(f Field) bool { return f.Name == name })
-}
-
-// watchEvents watches one field whose samples are events; 0 when the engine refuses.
-func (r *reader) watchEvents(w *watches, group GroupHandle, field Short) (FieldHandle, error) {
-	on, err := r.watch(w, group, []Short{field}, eventPace, keepEvents, 0)
-	if err != nil || len(on) == 0 {
-		return 0, err
-	}
-	return w.fields[len(w.fields)-1], nil
 }
 
 // watch starts a watch of as many of the fields as the engine takes, which are returned.
@@ -294,8 +356,10 @@ func (r *reader) watch(w *watches, group GroupHandle, fields []Short, every, kee
 	}
 	h, err := r.engine.FieldGroupCreate(r.groupName(), fields)
 	if err == nil {
-		if err = r.engine.WatchFields(group, h, every, keep, samples); err == nil {
-			w.fields = append(w.fields, h)
+		err = r.engine.WatchFields(group, h, every, keep, samples)
+		// The engine reads all fields once before it answers. A GPU whose driver calls hang
+		// makes that take longer than the library waits, and the watch is there nevertheless.
+		if err == nil || codeOf(err) == StTimeout {
 			w.on = append(w.on, watch{group, h})
 			return fields, nil
 		}
@@ -342,8 +406,8 @@ func (w *watches) remove(r *reader) {
 	for _, x := range w.on {
 		steps = append(steps, func() error { return r.engine.UnwatchFields(x.group, x.fields) })
 	}
-	for _, f := range w.fields {
-		steps = append(steps, func() error { return r.engine.FieldGroupDestroy(f) })
+	for _, x := range w.on {
+		steps = append(steps, func() error { return r.engine.FieldGroupDestroy(x.fields) })
 	}
 	for _, g := range w.groups {
 		steps = append(steps, func() error { return r.engine.DestroyGroup(g) })

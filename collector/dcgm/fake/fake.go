@@ -26,8 +26,8 @@ import (
 //go:embed libdcgm
 var sources embed.FS
 
-// built is the library, compiled once for each process.
-var built = sync.OnceValues(func() ([]byte, error) {
+// build compiles the library.
+func build(flags ...string) ([]byte, error) {
 	dir, err := os.MkdirTemp("", "fake-libdcgm")
 	if err != nil {
 		return nil, err
@@ -37,12 +37,18 @@ var built = sync.OnceValues(func() ([]byte, error) {
 		return nil, err
 	}
 	out := filepath.Join(dir, "libdcgm.so.4")
-	cmd := exec.Command("gcc", "-O2", "-shared", "-fPIC", "-pthread", "-o", out, filepath.Join(dir, "libdcgm", "fake.c"))
+	cmd := exec.Command("gcc", append(flags, "-O2", "-shared", "-fPIC", "-pthread", "-o", out, filepath.Join(dir, "libdcgm", "fake.c"))...)
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("gcc: %w\n%s", err, text)
 	}
 	return os.ReadFile(out)
-})
+}
+
+// Each is compiled once for each process.
+var (
+	built  = sync.OnceValues(func() ([]byte, error) { return build() })
+	built3 = sync.OnceValues(func() ([]byte, error) { return build("-DDCGM3") })
+)
 
 // A Library is one copy of the fake, with a state of its own: 8 GPUs that are well, and
 // an engine that answers.
@@ -54,23 +60,34 @@ type Library struct {
 // New makes a library for one test.
 func New(tb testing.TB) *Library {
 	tb.Helper()
+	return load(tb, "libdcgm.so.4", built)
+}
+
+// New3 makes one of DCGM 3: with its functions, structs and limits.
+func New3(tb testing.TB) *Library {
+	tb.Helper()
+	return load(tb, "libdcgm.so.3", built3)
+}
+
+func load(tb testing.TB, name string, built func() ([]byte, error)) *Library {
+	tb.Helper()
 	text, err := built()
 	if err != nil {
 		tb.Fatal(err)
 	}
-	l := &Library{Path: filepath.Join(tb.TempDir(), "libdcgm.so.4")}
+	l := &Library{Path: filepath.Join(tb.TempDir(), name)}
 	if err := os.WriteFile(l.Path, text, 0o600); err != nil {
 		tb.Fatal(err)
 	}
-	path, name := C.CString(l.Path), C.CString("fake_control")
+	path, symbol := C.CString(l.Path), C.CString("fake_control")
 	defer C.free(unsafe.Pointer(path))
-	defer C.free(unsafe.Pointer(name))
+	defer C.free(unsafe.Pointer(symbol))
 	// It stays loaded, as a real one does.
 	handle := C.dlopen(path, C.RTLD_NOW|C.RTLD_LOCAL)
 	if handle == nil {
 		tb.Fatalf("the fake library can't be opened: %s", C.GoString(C.dlerror()))
 	}
-	if l.control = C.dlsym(handle, name); l.control == nil {
+	if l.control = C.dlsym(handle, symbol); l.control == nil {
 		tb.Fatal("the fake library has no fake_control")
 	}
 	return l

@@ -20,6 +20,7 @@ enum {
 	NVML_NOT_LOADED = -56, DETACHED = -67,
 };
 enum { GPU = 1, GPU_I = 4, GPU_CI = 5 };
+enum { NONE = 0xffff }; // the number of no GPU
 enum { ENTITIES = 160, FIELDS = 2048, GROUPS = 64, WATCHES = 256, CONNECTIONS = 64, SET = 4096 };
 
 #define INT_BLANK 0x7ffffffffffffff0LL
@@ -40,8 +41,9 @@ struct entity {
 	uint32_t parent_group, parent;   // of an instance
 	uint32_t instance, compute, slices;
 	int status;
+	int64_t age_us; // of what the engine has read of it
 	int sick_ms; // how long the driver takes to say who it is
-	char uuid[64], pci[32], name[64], serial[32];
+	char uuid[64], device[64], pci[32], name[64], serial[32];
 	uint16_t watched[FIELDS];
 };
 
@@ -110,9 +112,11 @@ static struct {
 	struct incident incidents[64];
 	int incident_n;
 	uint32_t peers[32][32];
-	int peer_code, peer_odd;
+	int peer_code, peer_odd, old_links, slow_watches;
+	int begun[16][FIELDS];
 	int (*policy)(void *, uint64_t);
 	uint64_t policy_user;
+	int (*begin)(void *), (*finish)(void *); // of DCGM 3
 	int policy_group;
 	char engine_version[32], library_version[32], driver[64];
 	int64_t calls, latest_calls, since_calls, attribute_calls, peer_calls, live_reads;
@@ -215,11 +219,12 @@ static char type_of(uint16_t field) {
 // fill writes the value of a field as it is now; v is where the union begins.
 static int fill(const struct entity *e, uint16_t field, char *type, void *v, int64_t *ts) {
 	*type = type_of(field);
-	*ts = now_us();
+	const struct entity *whole = gpu_of(e);
+	*ts = now_us() - (whole ? whole->age_us : 0);
 	struct setting *s = setting_of(e->group, e->id, field);
 	const struct entity *g = gpu_of(e);
 	int blank = w.blank_all || (g && g->status == 4);
-	if (s && s->kind == 'b')
+	if ((s && s->kind == 'b') || (e->group == GPU_I && field == 54))
 		blank = 1;
 	if (!blank && s && s->kind == 'e') {
 		*ts = 0;
@@ -247,6 +252,10 @@ static int fill(const struct entity *e, uint16_t field, char *type, void *v, int
 	}
 	switch (*type) {
 	case 'i':
+		if (e->group == 3 && field >= 866 && field <= 869) { // where the switch is
+			put64(v, 0, field == 867 ? (int64_t)e->slices : 0);
+			break;
+		}
 		put64(v, 0, blank ? INT_BLANK : s ? s->i : (int64_t)(field + e->gpu));
 		break;
 	case 'd': {
@@ -255,7 +264,7 @@ static int fill(const struct entity *e, uint16_t field, char *type, void *v, int
 		break;
 	}
 	case 's':
-		snprintf(v, 256, "%s", blank ? "<<<NULL>>>" : s ? s->s : field == 1 ? w.driver : field == 54 ? e->uuid : field == 172 ? "00000000-0000-0000-0000-000000000000" : e->name);
+		snprintf(v, 256, "%s", blank ? "<<<NULL>>>" : s ? s->s : field == 1 ? w.driver : field == 54 ? e->device : field == 172 ? "00000000-0000-0000-0000-000000000000" : e->name);
 	}
 	return status;
 }
@@ -268,6 +277,7 @@ static void forget_engine(void) {
 	memset(w.fields, 0, sizeof w.fields);
 	memset(w.watches, 0, sizeof w.watches);
 	w.policy = NULL;
+	w.begin = w.finish = NULL;
 	w.event_n = 0;
 	for (int k = 0; k < w.entity_n; k++)
 		memset(w.entities[k]->watched, 0, sizeof w.entities[k]->watched);
@@ -289,6 +299,7 @@ static void gpus(int n) {
 	for (int k = 0; k < n; k++) {
 		struct entity e = {.group = GPU, .id = (uint32_t)k, .gpu = (uint32_t)k, .status = 1};
 		snprintf(e.uuid, sizeof e.uuid, "GPU-%08x-1111-2222-3333-44444444%04x", k, k);
+		snprintf(e.device, sizeof e.device, "%s", e.uuid);
 		snprintf(e.pci, sizeof e.pci, "00000000:%XA:00.0", k + 1);
 		snprintf(e.name, sizeof e.name, "NVIDIA H100 80GB HBM3");
 		snprintf(e.serial, sizeof e.serial, "16500000000%02d", k);
@@ -301,8 +312,13 @@ static void start_over(int n) {
 	memset(&w, 0, sizeof w);
 	w.alive = 1;
 	w.limit_us = 60000000;
-	snprintf(w.engine_version, sizeof w.engine_version, "4.6.0");
-	snprintf(w.library_version, sizeof w.library_version, "4.6.0");
+#ifdef DCGM3
+	const char *version = "3.3.9";
+#else
+	const char *version = "4.6.0";
+#endif
+	snprintf(w.engine_version, sizeof w.engine_version, "%s", version);
+	snprintf(w.library_version, sizeof w.library_version, "%s", version);
 	snprintf(w.driver, sizeof w.driver, "570.124.06");
 	gpus(n);
 }
@@ -311,6 +327,21 @@ __attribute__((constructor)) static void start(void) { start_over(8); }
 
 static void *call_policy(void *arg) {
 	struct event *x = arg;
+#ifdef DCGM3
+	char response[24] = {0};
+	put32(response, 0, 0x01000018);
+	put32(response, 4, 0x40);
+	put64(response, 8, x->ts);
+	put32(response, 16, (uint32_t)x->value);
+	pthread_mutex_lock(&mu);
+	int (*begin)(void *) = w.begin, (*finish)(void *) = w.finish;
+	pthread_mutex_unlock(&mu);
+	if (begin)
+		begin(response);
+	if (finish)
+		finish(response);
+	return NULL;
+#else
 	char response[32] = {0};
 	put32(response, 0, 0x02000020);
 	put32(response, 4, 0x40);
@@ -324,12 +355,13 @@ static void *call_policy(void *arg) {
 	if (policy)
 		policy(response, user);
 	return NULL;
+#endif
 }
 
 static void xid(uint32_t group, uint32_t id, int64_t code, int64_t age, int64_t delay) {
 	int64_t t = now_us();
 	add_event(group, id, 230, code, 0, t - age, t + delay);
-	if (!w.policy || !w.alive)
+	if ((!w.policy && !w.begin) || !w.alive)
 		return;
 	struct event x = {.id = id, .value = code, .ts = t - age};
 	pthread_t thread;
@@ -349,6 +381,8 @@ static int is(const char *line, const char *word, const char *format, int want, 
 	va_end(args);
 	return got == want;
 }
+
+static int64_t more(const char *line);
 
 static int64_t control(const char *line) {
 	long long a, b, c, d, e;
@@ -464,12 +498,13 @@ static int64_t control(const char *line) {
 		snprintf(i.uuid, sizeof i.uuid, "%s", p->uuid);
 		snprintf(i.name, sizeof i.name, "%lldg.%lldgb", d, d * 10);
 		add_entity(i);
+		snprintf(i.device, sizeof i.device, "MIG-%08llx-5555-6666-7777-%012llx", a, b);
 		i.group = GPU_CI, i.parent_group = GPU_I, i.parent = (uint32_t)b;
 		add_entity(i);
 	} else if (is(line, "mig-none", "", 0)) {
 		int n = 0;
 		for (int k = 0; k < w.entity_n; k++) {
-			if (w.entities[k]->group == GPU)
+			if (w.entities[k]->group != GPU_I && w.entities[k]->group != GPU_CI)
 				w.entities[n++] = w.entities[k];
 			else
 				free(w.entities[k]);
@@ -510,7 +545,7 @@ static int64_t control(const char *line) {
 			n += w.watches[k].used;
 		return n;
 	} else {
-		return -1;
+		return more(line);
 	}
 	return 0;
 }
@@ -526,5 +561,6 @@ int64_t fake_control(const char *line) {
 }
 
 #include "calls.inc"
+#include "entities.inc"
 #include "obey.inc"
 #include "inject.inc"
