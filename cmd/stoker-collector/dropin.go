@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"os"
@@ -23,6 +24,7 @@ type dropin struct {
 	configMap  string
 	intervalMS int
 	engine     string
+	devices    [3]string // of which values are shown, in the order of selections
 	xidMS      int
 	clockMS    int
 	systemd    bool
@@ -49,6 +51,9 @@ func (d *dropin) flags(f *pflag.FlagSet, listen *string) {
 		"--interval in milliseconds, if not 0 (env DCGM_EXPORTER_INTERVAL)")
 	f.StringVarP(&d.engine, "remote-hostengine-info", "r", os.Getenv("DCGM_REMOTE_HOSTENGINE_INFO"),
 		"the same as --dcgm-engine (env DCGM_REMOTE_HOSTENGINE_INFO)")
+	for i, x := range d.selections(nil) {
+		f.StringVarP(&d.devices[i], x.name, x.short, cmp.Or(strings.TrimSpace(os.Getenv(x.env)), "f"), x.usage+" are shown: f, g[:numbers], i[:numbers] or both with a + (env "+x.env+")")
+	}
 	f.IntVarP(&d.xidMS, "xid-count-window-size", "x", d.number("DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE"),
 		"milliseconds for which DCGM_EXP_XID_ERRORS_COUNT counts, 300000 if 0 (env DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE)")
 	f.IntVar(&d.clockMS, "clock-events-count-window-size", d.number("DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE"),
@@ -93,6 +98,23 @@ func split(list string) []string {
 	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
+// A selection is a flag that says of which devices values are shown.
+type selection struct {
+	name, short, env, usage string
+	into                    *dcgm.Selection
+}
+
+func (d *dropin) selections(o *dcgm.Options) []selection {
+	if o == nil {
+		o = &dcgm.Options{}
+	}
+	return []selection{
+		{"devices", "d", "DCGM_EXPORTER_DEVICES_STR", "which GPUs (g) and MIG instances (i)", &o.Devices},
+		{"switch-devices", "s", "DCGM_EXPORTER_OTHER_DEVICES_STR", "which NVSwitches (g) and NVLinks (i)", &o.SwitchDevices},
+		{"cpu-devices", "p", "DCGM_EXPORTER_CPU_DEVICES_STR", "which CPUs (g) and cores (i)", &o.CPUDevices},
+	}
+}
+
 // apply makes our settings of them, and returns what is wrong.
 func (d *dropin) apply(o *dcgm.Options, interval *time.Duration) []error {
 	var errs []error
@@ -106,6 +128,12 @@ func (d *dropin) apply(o *dcgm.Options, interval *time.Duration) []error {
 	}
 	if d.intervalMS > 0 {
 		*interval = time.Duration(d.intervalMS) * time.Millisecond
+	}
+	for i, x := range d.selections(o) {
+		var err error
+		if *x.into, err = dcgm.ParseSelection(d.devices[i]); err != nil {
+			errs = append(errs, fmt.Errorf("--%s: %w", x.name, err))
+		}
 	}
 	o.XIDWindow = time.Duration(max(0, d.xidMS)) * time.Millisecond
 	o.ClockWindow = time.Duration(max(0, d.clockMS)) * time.Millisecond

@@ -23,9 +23,6 @@ const anyValue = "*"
 
 // foreignFlags are all of them.
 var foreignFlags = []foreign{
-	{"devices", "d", "DCGM_EXPORTER_DEVICES_STR", false, "f", "all GPUs and MIG instances of the node are watched and shown"},
-	{"switch-devices", "s", "DCGM_EXPORTER_OTHER_DEVICES_STR", false, "f", "all that the engine has are watched and shown"},
-	{"cpu-devices", "p", "DCGM_EXPORTER_CPU_DEVICES_STR", false, "f", "all that the engine has are watched and shown"},
 	{"no-hostname", "n", "DCGM_EXPORTER_NO_HOSTNAME", true, "", "series keep the name of the node, as they do in dcgm-exporter"},
 	{"fake-gpus", "", "DCGM_EXPORTER_USE_FAKE_GPUS", true, anyValue, "a GPU that can't be identified is shown by its number"},
 	{"enable-dcgm-log", "", "DCGM_EXPORTER_ENABLE_DCGM_LOG", true, "", "the engine writes its own log"},

@@ -174,7 +174,13 @@ type CPU struct {
 
 // A Selection says which devices of two kinds are shown: GPUs and MIG instances, switches
 // and links, CPUs and cores. The zero value is dcgm-exporter's default, f.
-type Selection struct{ wholes, parts *numbers }
+type Selection struct {
+	text          string
+	wholes, parts *numbers // nil: none of them
+}
+
+// String returns what was read, or f.
+func (s Selection) String() string { return cmp.Or(s.text, "f") }
 
 // numbers is a set of devices; empty: all.
 type numbers []uint32
@@ -182,7 +188,7 @@ type numbers []uint32
 // ParseSelection reads f, g[:numbers] and i[:numbers], and g and i with a + between them.
 // Numbers are such as 0,2-4.
 func ParseSelection(text string) (Selection, error) {
-	var s Selection
+	s := Selection{text: text}
 	if text == "f" || text == "" {
 		return s, nil
 	}

@@ -52,6 +52,18 @@ int main(int argc, char **argv) {
 	if (tree->count != 2)
 		return 4;
 	free(tree);
+	control("switch 0 58");
+	control("link 3 0 200 3");
+	control("link 1 7 17 2");
+	control("cpu 0 0 71");
+	struct dcgm_link links[1];
+	uint32_t link_n;
+	MUST(dcgm_links(d, h, links, 1, &link_n)); // with too little room
+	struct abi_cpus *cpus = malloc(sizeof *cpus);
+	MUST(dcgm_cpus(d, h, cpus));
+	if (link_n != 2 || cpus->count != 1 || cpus->cpus[0].cores.mask[1] != 0xff || dcgm_level(d, 1100) != 8 || dcgm_level(d, 60000) != 1)
+		return 7;
+	free(cpus);
 	const uint16_t gauges[] = {1, 100, 155, 54};
 	const uint16_t xid = 230;
 	MUST(dcgm_fields_create(d, h, 4, gauges, "f", &fields));
