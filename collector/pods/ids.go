@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"cmp"
 	"regexp"
 	"strconv"
 	"strings"
@@ -37,23 +38,7 @@ func (d device) unique() bool { return d.uuid != "" || d.mig != "" }
 func read(id string) (device, bool) {
 	id, replica, _ := strings.Cut(id, "::")
 	d := device{replica: replica}
-	if m := byNumber.FindStringSubmatch(id); m != nil {
-		d.number, _ = strconv.Atoi(m[1]) // up to four digits
-		d.instance = m[2]
-		if m[3] != "" {
-			d.replica = m[3]
-		}
-		return d, true
-	}
-	if m := byDRA.FindStringSubmatch(id); m != nil {
-		d.number, _ = strconv.Atoi(m[1]) // up to four digits
-		d.placed = m[2] != ""
-		return d, true
-	}
-	if m := oldMIG.FindStringSubmatch(id); m != nil {
-		d.uuid, d.instance = m[1], m[2]
-		return d, true
-	}
+	var m []string
 	switch {
 	case len(id) > maxID:
 	case strings.HasPrefix(id, "GPU-") && !strings.Contains(id, "/"):
@@ -62,8 +47,25 @@ func read(id string) (device, bool) {
 	case strings.HasPrefix(id, "MIG-") && !strings.Contains(id, "/"):
 		d.mig = id
 		return d, true
+	case strings.HasPrefix(id, "MIG-"):
+		if m = oldMIG.FindStringSubmatch(id); m != nil {
+			d.uuid, d.instance = m[1], m[2]
+		}
+	case strings.HasPrefix(id, "gpu-"):
+		if m = byDRA.FindStringSubmatch(id); m != nil {
+			d.number, _ = strconv.Atoi(m[1]) // up to four digits
+			d.placed = m[2] != ""
+		}
+	case strings.HasPrefix(id, "nvidia"):
+		if m = byNumber.FindStringSubmatch(id); m != nil {
+			d.number, _ = strconv.Atoi(m[1]) // up to four digits
+			d.instance, d.replica = m[2], cmp.Or(m[3], d.replica)
+		}
 	}
-	return device{}, false
+	if m == nil {
+		return device{}, false
+	}
+	return d, true
 }
 
 // maxID bounds an id, in bytes; UUIDs are shorter.

@@ -130,7 +130,11 @@ func (l *Lister) check(t *testing.T, want, resource string) {
 		got += m.why
 		page := l.page()
 		wantIn(t, page, fmt.Sprintf("stoker_pods_unmatched_devices{reason=%q} 1\n", m.why))
-		if !strings.Contains(page, `stoker_gpu_pod_missing_info{node="n",namespace="ns",pod="p",container="c",resource="`+resource+`",id="`) {
+		of := ""
+		if m.why == whyPlaced {
+			of = `gpu="2",UUID="GPU-c2",`
+		}
+		if !strings.Contains(page, `stoker_gpu_pod_missing_info{node="n",`+of+`namespace="ns",pod="p",container="c",resource="`+resource+`",id="`) {
 			t.Errorf("the pod is not named in\n%s", page)
 		}
 	}
@@ -157,6 +161,7 @@ func TestComplaint_12_EveryFormOfAClaim(t *testing.T) {
 		"a MIG device by its place":               {"gpu.nvidia.com", "gpu-2-mig-1g10gb-19-0", []string{"k8s.gpu.nvidia.com/claim=" + uid + "gpu-2-mig-1g10gb-19-0"}, "mig-by-place"},
 		"a MIG device by its place, older":        {"gpu.nvidia.com", "gpu-2-mig-19-0-1", nil, "mig-by-place"},
 		"a number that is not here":               {"gpu.nvidia.com", "gpu-9", nil, "no-such-gpu"},
+		"a place on a GPU that is not here":       {"gpu.nvidia.com", "gpu-9-mig-19-0-1", nil, "no-such-gpu"},
 		"nothing that names it":                   {"gpu.nvidia.com", "", nil, "unknown-id"},
 		"passed through to a virtual machine":     {"gpu.nvidia.com", "gpu-vfio-0", nil, "unknown-id"},
 		"a driver of other devices":               {"nic.acme.com", "eth0", []string{"acme.com/nic=eth0"}, ""},

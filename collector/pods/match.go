@@ -60,10 +60,11 @@ type hold struct {
 	cpus []int64  // that the container has for itself; shared with its other holds
 }
 
-// A miss is a device of which it is not known which GPU it is.
+// A miss is a device of which it is not known which GPU or instance it is.
 type miss struct {
 	owner
 	id, why string
+	gpu     int // that it is a part of; -1 where that is not known either
 }
 
 // An index finds GPUs in all the ways in which they are named.
@@ -95,24 +96,25 @@ func newIndex(s Seen) index {
 	return x
 }
 
-// find returns the place of a device's GPU, its instance, or why neither is known.
+// find returns the place of a device's GPU, its instance, or why they are not known. Of one
+// that is named by its place on a GPU, the GPU is.
 func (x index) find(d device) (gpu int, instance, why string) {
-	switch {
-	case d.mig != "":
+	if d.mig != "" {
 		m, ok := x.mig[d.mig]
 		if !ok {
 			return 0, "", whyMIG
 		}
 		d.uuid, d.instance = m.GPU, m.Instance
-	case d.placed:
-		return 0, "", whyPlaced
 	}
 	gpu, ok := x.number[d.number]
 	if d.uuid != "" {
 		gpu, ok = x.uuid[d.uuid]
 	}
-	if !ok {
+	switch {
+	case !ok:
 		return 0, "", whyGPU
+	case d.placed:
+		return gpu, "", whyPlaced
 	}
 	return gpu, d.instance, ""
 }
@@ -134,7 +136,7 @@ func match(holds []hold, s Seen, isGPU func(resource string) bool, replicas bool
 		listed := isGPU(cmp.Or(h.claim.driver, h.resource))
 		switch {
 		case !read && listed:
-			missed = append(missed, miss{h.owner, firstOf(h.ids), whyID})
+			missed = append(missed, miss{h.owner, firstOf(h.ids), whyID, -1})
 			continue
 		case !read:
 			continue
@@ -148,7 +150,11 @@ func match(holds []hold, s Seen, isGPU func(resource string) bool, replicas bool
 			continue
 		}
 		if why != "" {
-			missed = append(missed, miss{h.owner, firstOf(h.ids), why})
+			m := miss{h.owner, firstOf(h.ids), why, -1}
+			if why == whyPlaced {
+				m.gpu = gpu
+			}
+			missed = append(missed, m)
 			continue
 		}
 		r := row{gpu: gpu, instance: instance, owner: h.owner}

@@ -73,7 +73,11 @@ func (l *Lister) writeMissed(w *series.Writer, s Seen, missed []miss, over int) 
 	w.Family("stoker_gpu_pod_missing_info", "Always 1; the pod has a device of which it is not known which GPU it is, and why. The first 64.")
 	for _, m := range missed[:min(len(missed), maxMissed)] {
 		w.Begin()
-		w.Label("node", s.Node)
+		if m.gpu < 0 {
+			w.Label("node", s.Node)
+		} else {
+			writeGPU(w, s, m.gpu)
+		}
 		writeOwner(w, m.owner)
 		w.Label("id", m.id[:min(len(m.id), maxID)])
 		w.Label("reason", m.why)
