@@ -115,8 +115,8 @@ func (d *dropin) selections(o *dcgm.Options) []selection {
 	}
 }
 
-// apply makes our settings of them, and returns what is wrong.
-func (d *dropin) apply(o *dcgm.Options, interval *time.Duration) []error {
+// applyInterval makes our interval of the one in milliseconds, and returns what is wrong.
+func (d *dropin) applyInterval(interval *time.Duration) []error {
 	var errs []error
 	for _, n := range []struct {
 		flag string
@@ -129,6 +129,12 @@ func (d *dropin) apply(o *dcgm.Options, interval *time.Duration) []error {
 	if d.intervalMS > 0 {
 		*interval = time.Duration(d.intervalMS) * time.Millisecond
 	}
+	return errs
+}
+
+// apply makes settings of the source dcgm of them, and returns what is wrong.
+func (d *dropin) apply(o *dcgm.Options) []error {
+	var errs []error
 	for i, x := range d.selections(o) {
 		var err error
 		if *x.into, err = dcgm.ParseSelection(d.devices[i]); err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"log/slog"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -74,8 +75,12 @@ func (n *noted) Set(s string) error {
 // warn says, once for each, what is done instead of what was asked for.
 func (d *dropin) warn(log *slog.Logger) {
 	for _, x := range foreignFlags {
-		v, given := d.given[x.name]
-		if !given || v == "" || v == x.same || x.same == anyValue || x.switches && v == "false" {
+		v := d.given[x.name] // empty when not given
+		off := false
+		if on, err := strconv.ParseBool(v); x.switches && err == nil {
+			off = !on
+		}
+		if v == "" || off || v == x.same || x.same == anyValue {
 			continue
 		}
 		log.Warn("flag of dcgm-exporter has no effect here", "flag", "--"+x.name, "value", v, "instead", x.instead)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -169,10 +170,20 @@ func quoted(s string) string { return `"` + s + `"` }
 
 // TestWhatAsksForWhatIsDoneAnyway has no warning.
 func TestWhatAsksForWhatIsDoneAnyway(t *testing.T) {
-	for _, args := range [][]string{{"-d", "f"}, {"-s", "f"}, {"-p", "f"}, {"--dcgm-log-level", "NONE"}, {"--enable-pprof=false"}, {"-d", ""}} {
+	for _, args := range [][]string{{"--dcgm-log-level", "NONE"}, {"--enable-pprof=false"}, {"--dump-enabled=0"}, {"--gpu-bind-unbind-poll-interval", "1s"}} {
 		if _, warned := parsed(t, args...); warned != "" {
 			t.Errorf("%q: %s", args, warned)
 		}
+	}
+}
+
+// TestTheIntervalIsOfEverySource, whatever the other flags of dcgm-exporter are for.
+func TestTheIntervalIsOfEverySource(t *testing.T) {
+	var s settings
+	f := pflag.NewFlagSet("", pflag.ContinueOnError)
+	s.flags(f)
+	if err := errors.Join(f.Parse([]string{"--source", "nvml", "-c", "30000"}), s.validate()); err != nil || s.interval != 30*time.Second {
+		t.Errorf("%v, %v; want 30s", s.interval, err)
 	}
 }
 

@@ -51,10 +51,10 @@ func TestPodsUIDsAndLabels(t *testing.T) {
 	labelled := `DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-a",pci_bus_id="00000000:1A:00.0",device="nvidia0",modelName="H100",Hostname="n",` +
 		`app_kubernetes_io_name="llama",container="c",namespace="ns",pod="p",pod_uid="u-1",vgpu="0"} 40`
 	p.await(t, labelled)
+	p.stop(t)
 	if strings.Contains(p.log.String(), "no effect") {
 		t.Errorf("a flag has no effect:\n%s", p.log)
 	}
-	p.stop(t)
 
 	// Without the switch no series of a GPU changes with its pods.
 	p = start(t, args...)

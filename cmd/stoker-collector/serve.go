@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +37,7 @@ const (
 func serve(ctx context.Context, s settings, stderr io.Writer) error {
 	log := newLogger(s, stderr)
 	s.dropin.warn(log)
-	node, err := nodeName(cmp.Or(s.node, s.dropin.engineNode()))
+	node, err := nodeName(s.nodeOf())
 	if err != nil {
 		return err
 	}

@@ -92,10 +92,11 @@ func (s *settings) validate() error {
 		errs = append(errs, fmt.Errorf("--%s: %s", flag, fmt.Sprintf(format, args...)))
 	}
 	errs = append(errs, s.dropin.badEnv...)
+	errs = append(errs, s.dropin.applyInterval(&s.interval)...)
 	errs = append(errs, s.dropin.applyPods(s.node)...)
 	usesDCGM := slices.Contains(s.sources, "dcgm")
 	if usesDCGM {
-		errs = append(errs, s.dropin.apply(&s.dcgm, &s.interval)...)
+		errs = append(errs, s.dropin.apply(&s.dcgm)...)
 	}
 	if len(s.sources) == 0 {
 		bad("source", "none is given, there are: %s", sourceNames)
@@ -164,6 +165,14 @@ func (s *settings) validate() error {
 		bad("log-format", "%q is neither text nor json", s.logFormat)
 	}
 	return errors.Join(errs...)
+}
+
+// nodeOf is the name of the node, as far as the command line says it.
+func (s *settings) nodeOf() string {
+	if s.node == "" && slices.Contains(s.sources, "dcgm") {
+		return s.dropin.engineNode()
+	}
+	return s.node
 }
 
 // configMap makes the list of fields of the cluster, nil where there is none.

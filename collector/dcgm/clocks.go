@@ -84,9 +84,20 @@ func (r *reader) readClocks() error {
 		r.clocks.take(v.Entity.EntityId, v.Ts, v.Int64)
 	}
 	if next.UnixMicro() > 0 {
-		r.clocks.readTo = next
+		r.clocks.advance(next)
 	}
 	return nil
+}
+
+// advance ends a reading that began at now, by the engine's clock.
+func (c *clocks) advance(now time.Time) {
+	if now.Before(c.readTo) {
+		// The clock was set back: what is to come has times that were read already.
+		for gpu, s := range c.last {
+			c.last[gpu] = clockSample{0, s.bits}
+		}
+	}
+	c.readTo = now
 }
 
 // addClocks shows how often clocks were held down lately, and why.

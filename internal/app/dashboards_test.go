@@ -40,8 +40,8 @@ var instancePanels = []panel{
 	{"all power", `sum(DCGM_FI_DEV_POWER_USAGE{instance=~"a:9400|b:9400",gpu=~"0|1"})`, map[string]float64{``: 602}},
 	{"clocks", `avg by (instance, gpu) (DCGM_FI_DEV_SM_CLOCK{instance=~"a:9400|b:9400",gpu=~"0|1"} * 1000000)`, each(1000e6, 1001e6, 1100e6, 1101e6)},
 	{"utilization", `avg by (instance, gpu) (DCGM_FI_DEV_GPU_UTIL{instance=~"a:9400|b:9400",gpu=~"0|1"})`, each(60, 61, 70, 71)},
-	{"memory", `avg by (instance, gpu) (DCGM_FI_DEV_FB_USED{instance=~"a:9400|b:9400",gpu=~"0|1",GPU_I_ID=""})`, each(1000, 1001, 2000, 2001)},
-	{"tensor cores", `avg by (instance, gpu) (DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{instance=~"a:9400|b:9400",gpu=~"0|1",GPU_I_ID=""})`, each(0.1, 0.11, 0.2, 0.21)},
+	{"memory", `avg by (instance, gpu) (DCGM_FI_DEV_FB_USED{instance=~"a:9400|b:9400",gpu=~"0|1"})`, each(1000, 1001, 2000, 600)},
+	{"tensor cores", `avg by (instance, gpu) (DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{instance=~"a:9400|b:9400",gpu=~"0|1"})`, each(0.1, 0.11, 0.2, 0.06)},
 }
 
 // each is what a query answers that tells nodes and GPUs apart.
@@ -54,10 +54,10 @@ func each(v ...float64) map[string]float64 {
 }
 
 // hostPanels are what it asks in its second edition, which knows names of nodes and MIG
-// instances: of a GPU in parts both are shown, the whole of it and each part.
+// instances: of a GPU in parts the parts are shown where they have a field.
 var hostPanels = []panel{
-	{"Hostname", `count by (Hostname) (DCGM_FI_DEV_FB_FREE{GPU_I_ID=""})`, map[string]float64{`Hostname="node-a"`: 2, `Hostname="node-b"`: 2}},
-	{"gpu", `count by (gpu) (DCGM_FI_DEV_FB_FREE{Hostname=~"node-a|node-b",GPU_I_ID=""})`, map[string]float64{`gpu="0"`: 2, `gpu="1"`: 2}},
+	{"Hostname", `count by (Hostname) (group by (Hostname, gpu) (DCGM_FI_DEV_FB_FREE))`, map[string]float64{`Hostname="node-a"`: 2, `Hostname="node-b"`: 2}},
+	{"gpu", `count by (gpu) (group by (Hostname, gpu) (DCGM_FI_DEV_FB_FREE{Hostname=~"node-a|node-b"}))`, map[string]float64{`gpu="0"`: 2, `gpu="1"`: 2}},
 	{"temperature", `max by (Hostname, gpu, uuid) (DCGM_FI_DEV_GPU_TEMP{Hostname=~"node-a|node-b",gpu=~"0|1"})`, host(40, 41, 50, 51)},
 	{"average temperature", `avg(DCGM_FI_DEV_GPU_TEMP{Hostname=~"node-a",gpu=~"0|1"})`, map[string]float64{``: 40.5}},
 	{"power", `max by (Hostname, gpu, uuid) (DCGM_FI_DEV_POWER_USAGE{Hostname=~"node-a|node-b",gpu=~"0|1"})`, host(100, 101, 200, 201)},
@@ -66,9 +66,9 @@ var hostPanels = []panel{
 		`Hostname="node-b", UUID="GPU-00000000-1111-2222-3333-444444440000", gpu="0"`: 1100e6,
 		`Hostname="node-b", UUID="GPU-00000001-1111-2222-3333-444444440001", gpu="1"`: 1101e6,
 	}},
-	{"utilization", `max by (Hostname, gpu, GPU_I_ID, GPU_I_PROFILE) (DCGM_FI_PROF_GR_ENGINE_ACTIVE{Hostname=~"node-a|node-b",gpu=~"0|1"})`, parts(host(0.5, 0.51, 0.6, 0.61), 0.3, 0.9)},
-	{"tensor cores", `max by (Hostname, gpu, GPU_I_ID, GPU_I_PROFILE) (DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{Hostname=~"node-a|node-b",gpu=~"0|1"})`, parts(host(0.1, 0.11, 0.2, 0.21), 0.03, 0.09)},
-	{"memory", `max by (Hostname, gpu, GPU_I_ID, GPU_I_PROFILE) (DCGM_FI_DEV_FB_USED{Hostname=~"node-a|node-b",gpu=~"0|1"})`, parts(host(1000, 1001, 2000, 2001), 300, 900)},
+	{"utilization", `max by (Hostname, gpu, GPU_I_ID, GPU_I_PROFILE) (DCGM_FI_PROF_GR_ENGINE_ACTIVE{Hostname=~"node-a|node-b",gpu=~"0|1"})`, parts(host(0.5, 0.51, 0.6), 0.3, 0.9)},
+	{"tensor cores", `max by (Hostname, gpu, GPU_I_ID, GPU_I_PROFILE) (DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{Hostname=~"node-a|node-b",gpu=~"0|1"})`, parts(host(0.1, 0.11, 0.2), 0.03, 0.09)},
+	{"memory", `max by (Hostname, gpu, GPU_I_ID, GPU_I_PROFILE) (DCGM_FI_DEV_FB_USED{Hostname=~"node-a|node-b",gpu=~"0|1"})`, parts(host(1000, 1001, 2000), 300, 900)},
 }
 
 func host(v ...float64) map[string]float64 {
@@ -181,7 +181,7 @@ func TestNVIDIAsDashboard(t *testing.T) {
 		panels []panel
 		labels []string
 	}{
-		"by address":      {collector.Spelling{}, instancePanels, []string{"gpu", "GPU_I_ID"}},
+		"by address":      {collector.Spelling{}, instancePanels, []string{"gpu"}},
 		"by host and MIG": {collector.Spelling{Host: "Hostname"}, hostPanels, []string{"gpu", "Hostname", "UUID", "GPU_I_ID", "GPU_I_PROFILE"}},
 	} {
 		t.Run(name, func(t *testing.T) {
