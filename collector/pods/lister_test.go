@@ -251,6 +251,43 @@ func TestWhatIsOldIsNotShown(t *testing.T) {
 	}
 }
 
+// TestComplaint_08_ScrapesDoNotWaitForTheKubelet: while it answers nothing, a thousand scrapes
+// take no time, and ask it nothing.
+func TestComplaint_08_ScrapesDoNotWaitForTheKubelet(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "kubelet.sock")
+	k := fake.Serve(t, socket)
+	l := run(t, Options{Socket: socket})
+	for end := time.Now().Add(15 * time.Second); k.Asked() == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	}
+	begin := time.Now()
+	for range 1000 {
+		l.AppendPage(nil)
+		l.Label(&fleet.Samples{GPUs: gpus, Values: []fleet.Sample{{GPU: 0}}})
+	}
+	if d := time.Since(begin); d > answerIn/2 {
+		t.Errorf("a thousand scrapes took %v", d)
+	}
+	if n := k.Asked(); n != 1 {
+		t.Errorf("the kubelet was asked %d times, want once", n)
+	}
+}
+
+// TestComplaint_09_OneConnection: the kubelet is asked every ten seconds, however often the
+// GPUs and the page are looked at.
+func TestComplaint_09_OneConnection(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "kubelet.sock")
+	k := fake.Serve(t, socket)
+	k.Say(fake.Hold{Namespace: "ns", Pod: "p", Container: "c", Resource: "nvidia.com/gpu", IDs: []string{"GPU-a0"}})
+	l := run(t, Options{Socket: socket})
+	wantSoon(t, l, `pod="p"`)
+	for end := time.Now().Add(2*renew + renew/2); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		l.AppendPage(nil)
+	}
+	if n := k.Asked(); n != 1 {
+		t.Errorf("the kubelet was asked %d times in two seconds, want once", n)
+	}
+}
+
 // TestHugeAnswers: what is over a limit is counted, and costs the rest nothing.
 func TestHugeAnswers(t *testing.T) {
 	l := lister(t, Options{})

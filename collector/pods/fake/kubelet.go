@@ -24,6 +24,7 @@ type Hold struct {
 type Kubelet struct {
 	podresources.UnimplementedPodResourcesListerServer
 	answer atomic.Pointer[podresources.ListPodResourcesResponse]
+	asked  atomic.Int64
 }
 
 // Serve starts a kubelet on a socket. It ends with the test.
@@ -58,8 +59,12 @@ func (k *Kubelet) Say(holds ...Hold) {
 // SayAll is Say for what a Hold can't say.
 func (k *Kubelet) SayAll(answer *podresources.ListPodResourcesResponse) { k.answer.Store(answer) }
 
+// Asked returns how often it was asked.
+func (k *Kubelet) Asked() int { return int(k.asked.Load()) }
+
 // List is the kubelet's. While nothing was said it waits, as a kubelet that is stuck does.
 func (k *Kubelet) List(ctx context.Context, _ *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+	k.asked.Add(1)
 	if a := k.answer.Load(); a != nil {
 		return a, nil
 	}
