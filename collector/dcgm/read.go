@@ -202,9 +202,23 @@ func (r *reader) readEvents() error {
 	}
 	if first.UnixMicro() > 0 {
 		r.now = first.UnixMicro()
+		r.bridge(first)
 		r.tape.advance(first)
 	}
 	return nil
+}
+
+// bridge notes for how long nobody can say what has happened, when an engine was read up
+// to now that is not the one of the reading before: what only that one knew went with it.
+func (r *reader) bridge(now time.Time) {
+	if r.severed && !r.tape.readTo.IsZero() {
+		gap := max(0, now.Sub(r.tape.readTo))
+		r.log.Warn("XIDs that only the engine knew may be lost", "for", gap)
+		r.s.mu.Lock()
+		r.s.self.gap += gap
+		r.s.mu.Unlock()
+	}
+	r.severed = false
 }
 
 func (r *reader) takeEvents() {

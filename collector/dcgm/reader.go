@@ -58,21 +58,22 @@ type reader struct {
 	failure error // of the last try to connect
 	names   int   // that were given to field groups
 
-	w      *watches // nil: to be made
-	known  []knownGPU
-	here   map[string]bool      // UUIDs that this engine has told of
-	shy    map[uint32]time.Time // until when a GPU is not asked who it is
-	rebind bool                 // the driver was attached since the watches were made
-	now    int64                // us since 1970, by the engine's clock; 0: not known
-	tape   *tape
-	labels map[GroupEntityPair]labels
-	window *window
-	clocks *clocks
-	peers  peers
-	fabric fabric
-	values Values
-	events Values
-	cut    int // events that there was no room for
+	w       *watches // nil: to be made
+	known   []knownGPU
+	here    map[string]bool      // UUIDs that this engine has told of
+	shy     map[uint32]time.Time // until when a GPU is not asked who it is
+	rebind  bool                 // the driver was attached since the watches were made
+	now     int64                // us since 1970, by the engine's clock; 0: not known
+	tape    *tape
+	severed bool // the engine that was read last has gone
+	labels  map[GroupEntityPair]labels
+	window  *window
+	clocks  *clocks
+	peers   peers
+	fabric  fabric
+	values  Values
+	events  Values
+	cut     int // events that there was no room for
 
 	given   []Field  // before any list was read
 	inForce *[]Field // what o.Fields was made of
@@ -295,7 +296,7 @@ func (r *reader) drop() {
 	if err := r.engine.Disconnect(); err != nil && codeOf(err) != StConnectionNotValid {
 		r.log.Debug("disconnect", "err", err)
 	}
-	r.engine = nil
+	r.engine, r.severed = nil, true
 	clear(r.here)
 	r.state(stateNoEngine)
 	r.log.Warn("the engine has gone")

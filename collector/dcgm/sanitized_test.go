@@ -11,7 +11,8 @@ import (
 )
 
 // TestTheBindingUnderASanitizer builds binding and fake with gcc's checks of addresses,
-// leaks and undefined behaviour, and goes through all calls once.
+// leaks and undefined behaviour, goes through all calls once, and then reads as a
+// collector does in an hour.
 func TestTheBindingUnderASanitizer(t *testing.T) {
 	dir := t.TempDir()
 	gcc := func(args ...string) {
@@ -21,18 +22,23 @@ func TestTheBindingUnderASanitizer(t *testing.T) {
 			t.Fatalf("gcc %v: %v\n%s", args, err, out)
 		}
 	}
+	// Read here as well, so that go test knows that its result depends on them.
+	parts, err := filepath.Glob("fake/libdcgm/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range append(parts, "testdata/drive.c", "binding.c") {
+		if _, err := os.ReadFile(file); err != nil {
+			t.Fatal(err)
+		}
+	}
 	library, program := filepath.Join(dir, "libdcgm.so.4"), filepath.Join(dir, "drive")
 	gcc("-shared", "-fPIC", "-pthread", "-o", library, "fake/libdcgm/fake.c")
 	gcc("-pthread", "-o", program, "testdata/drive.c", "binding.c", "-ldl")
 	cmd := exec.CommandContext(t.Context(), program, library)
-	// The fake keeps what it holds until its process ends.
-	suppressions := filepath.Join(dir, "lsan")
-	if err := os.WriteFile(suppressions, []byte("leak:libdcgm.so.4\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cmd.Env = append(os.Environ(), "LSAN_OPTIONS=suppressions="+suppressions)
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "all is well") {
 		t.Errorf("%v\n%s", err, out)
 	}
+	t.Logf("%s", out)
 }

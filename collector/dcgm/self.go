@@ -52,6 +52,8 @@ func (s *Source) AppendPage(dst []byte) []byte {
 	}
 	head("stoker_dcgm_connects_total", "counter", "Connections that were made to an engine.")
 	row(s.self.connects, "stoker_dcgm_connects_total")
+	head("stoker_dcgm_event_gap_seconds_total", "counter", "For how long XIDs may be lost that only the engine knew, since it has gone: from the last reading of it to the first of the next.")
+	dst = append(strconv.AppendFloat(append(dst, "stoker_dcgm_event_gap_seconds_total "...), s.self.gap.Seconds(), 'f', -1, 64), '\n')
 	if len(s.self.absent) > 0 {
 		head("stoker_dcgm_field_absent", "gauge", "Of how many GPUs and instances a field has no value, and why.")
 		for _, a := range slices.SortedFunc(maps.Keys(s.self.absent), func(x, y absence) int {

@@ -113,6 +113,7 @@ type self struct {
 	library, engine string // versions
 	connected       bool
 	connects        uint64
+	gap             time.Duration // for which events may be lost
 	state           nodeState
 	gpus            map[EntityStatus]int
 	absent          map[absence]int // of how many entities, of which field, why

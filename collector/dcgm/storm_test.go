@@ -13,12 +13,14 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"stoker.dev/stoker/collector"
 	"stoker.dev/stoker/collector/dcgm"
+	"stoker.dev/stoker/collector/kmsg"
 	"stoker.dev/stoker/collector/push"
 )
 
@@ -71,9 +73,9 @@ func TestTenThousandXIDs(t *testing.T) {
 	}
 	stop := run()
 
-	codes := []int{8, 13, 31, 32, 43, 45, 48, 61, 62, 63, 64, 68, 69, 74, 92, 94, 95, 109, 154, 999}
+	codes := []int{8, 13, 31, 32, 43, 45, 48, 61, 62, 63, 64, 68, 69, 74, 92, 94, 95, 109, 154, 999, 79, 119, 120}
 	r := rand.New(rand.NewPCG(1, 2))
-	want := map[[2]int]int{}
+	want, last := map[[2]int]int{}, map[[2]int]time.Time{}
 	start := time.Now()
 	trouble := []string{"lose 1", "hang 450", "return 1", "cut", "lose 6", "restart", "forget", "return 6", "hang 300", "cut"}
 	for i := range events {
@@ -91,6 +93,14 @@ func TestTenThousandXIDs(t *testing.T) {
 			}
 		}
 		gpu, code := r.IntN(8), codes[r.IntN(len(codes))]
+		if code == 79 || code == 119 || code == 120 {
+			// Within 2 s the driver's and the kernel's are one.
+			if k := [2]int{gpu, code}; time.Since(last[k]) < 2100*time.Millisecond {
+				code = 31
+			} else {
+				last[k] = time.Now()
+			}
+		}
 		want[[2]int{gpu, code}]++
 		delay := 0
 		if r.IntN(2) == 0 {
@@ -116,15 +126,70 @@ func TestTenThousandXIDs(t *testing.T) {
 	}
 }
 
+// TestXIDsOverAnEngineKill: those that the kernel's log has survive, those that only the
+// engine knew and that nobody has read are lost, and that they may be is counted.
+func TestXIDsOverAnEngineKill(t *testing.T) {
+	n := newNode(t, dcgm.Options{})
+	c := newCollector(t, collector.Options{State: t.TempDir() + "/state", BootID: "b"}, n.source)
+	gap := func(page string) float64 {
+		m := regexp.MustCompile(`(?m)^stoker_dcgm_event_gap_seconds_total (.+)$`).FindStringSubmatch(page)
+		if m == nil {
+			t.Fatal("the gap is not shown")
+		}
+		x, err := strconv.ParseFloat(m[1], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return x
+	}
+	show := func() string { return page(t, c) + string(n.source.AppendPage(nil)) }
+	if g := gap(show()); g != 0 {
+		t.Errorf("before anything has happened there is a gap of %v s", g)
+	}
+	want, last := 0, time.Now()
+	was := 0.0
+	for round := range 8 {
+		for range 50 {
+			n.do("xid %d 43 0 0", round)
+		}
+		want += 50
+		last = time.Now()
+		show()
+		time.Sleep(20 * time.Millisecond)
+		n.do("xid %d 31 0 0", round)  // nobody reads it
+		n.do("kernel %d 79 0", round) // this one is in the kernel's ring
+		n.do("die")
+		n.do("kernel %d 120 0", round) // while nobody looks
+		want += 2
+		n.do("start")
+		_, sum := totals(show())
+		if sum != want {
+			t.Errorf("after kill %d %d are counted, want %d", round+1, sum, want)
+		}
+		g := gap(show())
+		if d := time.Since(last).Seconds(); g-was < 0.02 || g-was > d {
+			t.Errorf("kill %d: a gap of %v s, want from 0.02 to %v", round+1, g-was, d)
+		}
+		was = g
+	}
+	got, _ := totals(show())
+	for round := range 8 {
+		if got[[2]int{round, 79}] != 1 || got[[2]int{round, 120}] != 1 || got[[2]int{round, 31}] != 0 {
+			t.Errorf("GPU %d: %v", round, got)
+		}
+	}
+}
+
 // TestFromTheLibraryToTheService measures how long an alert takes that somebody has to
-// act on, with the engine's wake-up and without.
+// act on: by the kernel's log, with the engine's wake-up, and by looking every second.
 func TestFromTheLibraryToTheService(t *testing.T) {
 	for name, tc := range map[string]struct {
 		policy, events int
 		limit          time.Duration
 	}{
-		"when the engine wakes us up": {1, 100, 200 * time.Millisecond},
-		"when it does not":            {0, 60, 1200 * time.Millisecond},
+		"when the engine wakes us up":  {1, 100, 200 * time.Millisecond},
+		"when it does not":             {0, 60, 1200 * time.Millisecond},
+		"when the kernel's log has it": {0, 100, 200 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -150,7 +215,17 @@ func TestFromTheLibraryToTheService(t *testing.T) {
 			client := &http.Client{Transport: &http.Transport{}}
 			defer client.CloseIdleConnections()
 			pusher := push.New(quiet(t), client, []push.Target{{Name: "service", URL: service.URL}})
-			c := newCollector(t, collector.Options{See: pusher.See}, n.source)
+			tell := func(_, gpu, xid int) { n.do("xid %d %d 0 0", gpu, xid) }
+			sources := []collector.Source{n.source}
+			if strings.Contains(name, "kernel") { // and the engine never tells of it
+				r := newRing(t)
+				tell = r.say
+				sources = append(sources, kmsg.New(quiet(t), kmsg.Options{Path: r.path, Devices: t.TempDir()}))
+			}
+			c, err := collector.New(quiet(t), "n", sources, collector.Options{See: pusher.See})
+			if err != nil {
+				t.Fatal(err)
+			}
 			ctx, cancel := context.WithCancel(context.Background())
 			var running sync.WaitGroup
 			running.Go(func() { pusher.Run(ctx) })
@@ -170,7 +245,7 @@ func TestFromTheLibraryToTheService(t *testing.T) {
 			for i := range tc.events {
 				k := fmt.Sprintf("%d %d", i%8, 500+i)
 				went[k] = time.Now()
-				n.do("xid %d %d 0 0", i%8, 500+i)
+				tell(i, i%8, 500+i)
 				time.Sleep(time.Duration(r.IntN(100)) * time.Millisecond)
 			}
 			wantSoon(t, func() bool {

@@ -1,4 +1,5 @@
-// Drives the binding over the fake library once around, for a sanitizer to look at.
+// Drives the binding over the fake library, once around and then for an hour of polls, for
+// a sanitizer to look at.
 
 #include "../binding.h"
 
@@ -15,6 +16,85 @@
 			return 1;                                                                                                  \
 		}                                                                                                              \
 	} while (0)
+
+size_t __sanitizer_get_current_allocated_bytes(void);
+
+// once makes a connection with everything that it needs, reads a minute of polls, and
+// gives it all back.
+static int once(struct dcgm *d, int64_t (*control)(const char *), struct dcgm_samples *out) {
+	static const uint16_t gauges[] = {1, 54, 100, 150, 155, 156, 203}, xid = 230;
+	enum { GPUS = 8, GAUGES = sizeof gauges / sizeof gauges[0] };
+	uintptr_t h, group, fields, xids;
+	MUST(dcgm_connect(d, "localhost", 0, 100, &h));
+	MUST(dcgm_group_create(d, h, "g", &group));
+	struct abi_pair pairs[GPUS];
+	for (uint32_t k = 0; k < GPUS; k++) {
+		pairs[k] = (struct abi_pair){1, k};
+		MUST(dcgm_group_add(d, h, group, 1, k));
+	}
+	MUST(dcgm_fields_create(d, h, GAUGES, gauges, "hour f", &fields));
+	MUST(dcgm_fields_create(d, h, 1, &xid, "hour x", &xids));
+	MUST(dcgm_watch(d, h, group, fields, 1000000, 0, 2));
+	MUST(dcgm_watch(d, h, group, xids, 1000000, 600, 0));
+	MUST(dcgm_policy_xid(d, h, group));
+	MUST(dcgm_health_set(d, h, group, 0xffffffff));
+	struct abi_value_v2 *raw = malloc(GPUS * GAUGES * sizeof *raw);
+	struct abi_attributes *who = malloc(sizeof *who);
+	struct abi_mig_hierarchy *tree = malloc(sizeof *tree);
+	int64_t next = 1;
+	for (int second = 0; second < 60; second++) {
+		uint32_t ids[32], incidents;
+		struct dcgm_incident found[64];
+		int n = 32;
+		if (second == 10)
+			control("lose 3");
+		if (second == 20)
+			control("return 3");
+		if (second == 30)
+			control("mig 2 100 0 1");
+		if (second == 40)
+			control("mig-none");
+		control("xid 5 31 0 0");
+		MUST(dcgm_entities(d, h, 1, ids, &n, 1));
+		MUST(dcgm_attributes(d, h, 0, who));
+		MUST(dcgm_hierarchy(d, h, tree));
+		out->n = out->cut = 0;
+		MUST(dcgm_latest(d, h, pairs, GPUS, gauges, GAUGES, raw, out));
+		out->n = out->cut = 0;
+		MUST(dcgm_since(d, h, group, xids, next, &next, out));
+		MUST(dcgm_health(d, h, group, found, 64, &incidents));
+		control("forward 1000");
+	}
+	free(tree);
+	free(who);
+	free(raw);
+	control("cut"); // and the rest of it is asked for in vain
+	if (dcgm_unwatch(d, h, group, xids) != -21 || dcgm_fields_destroy(d, h, fields) != -21 || dcgm_disconnect(d, h) != -21) {
+		fprintf(stderr, "a connection that was cut is used\n");
+		return 1;
+	}
+	control("die"); // what has happened goes with it, or the fake would keep all of it
+	control("start");
+	return 0;
+}
+
+// hour fails if the process has more after an hour of polls than after ten minutes.
+static int hour(struct dcgm *d, int64_t (*control)(const char *)) {
+	struct dcgm_samples out = {.limit = 4096};
+	size_t first = 0, last = 0;
+	puts("an hour of polls"); // from now on stdout has its room
+	for (int minute = 0; minute < 60; minute++) {
+		if (once(d, control, &out) != 0)
+			return 10;
+		if (minute % 10 == 9) {
+			last = __sanitizer_get_current_allocated_bytes();
+			printf("after %d polls: %zu bytes\n", 60 * (minute + 1), last);
+			first = first ? first : last;
+		}
+	}
+	free(out.all);
+	return last > first ? 11 : 0;
+}
 
 int main(int argc, char **argv) {
 	char *why = NULL;
@@ -108,7 +188,12 @@ int main(int argc, char **argv) {
 	MUST(dcgm_disconnect(d, h));
 	free(raw);
 	free(out.all);
+	control("return 3");
+	control("health-none");
+	control("mig-none");
+	int failed = hour(d, control);
 	dcgm_close(d);
-	puts("all is well");
-	return 0;
+	if (!failed)
+		puts("all is well");
+	return failed;
 }

@@ -125,13 +125,16 @@ static struct {
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
+static int64_t ahead; // how far the engine's clock was set forward, us
+
 static int64_t now_us(void) {
 	struct timespec t;
 	clock_gettime(CLOCK_REALTIME, &t);
-	return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+	return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000 + ahead;
 }
 
 static void wait_until(int64_t us) {
+	us -= ahead;
 	struct timespec t = {us / 1000000, us % 1000000 * 1000};
 	pthread_cond_timedwait(&changed, &mu, &t);
 }
@@ -434,6 +437,8 @@ static int64_t control(const char *line) {
 		forget_engine();
 		memcpy(w.conn_used, used, sizeof used);
 		w.event_n = kept;
+	} else if (is(line, "forward", "%lld", 1, &a)) { // the clock, by milliseconds
+		ahead += a * 1000;
 	} else if (is(line, "policy", "%lld", 1, &a)) {
 		w.no_policy = !a;
 	} else if (is(line, "start", "", 0)) {
