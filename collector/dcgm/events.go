@@ -96,3 +96,16 @@ func (c *cursor) newest(e GroupEntityPair, code int, ts int64) {
 		c.Last = append(c.Last, lastXIDView{e.EntityGroupId, e.EntityId, code, ts})
 	}
 }
+
+// bridge notes for how long nobody can say what has happened, when an engine was read up
+// to now that is not the one of the reading before: what only that one knew went with it.
+func (r *reader) bridge(now time.Time) {
+	if r.severed && !r.tape.readTo.IsZero() {
+		gap := max(0, now.Sub(r.tape.readTo))
+		r.log.Warn("XIDs that only the engine knew may be lost", "for", gap)
+		r.s.mu.Lock()
+		r.s.self.gap += gap
+		r.s.mu.Unlock()
+	}
+	r.severed = false
+}

@@ -208,19 +208,6 @@ func (r *reader) readEvents() error {
 	return nil
 }
 
-// bridge notes for how long nobody can say what has happened, when an engine was read up
-// to now that is not the one of the reading before: what only that one knew went with it.
-func (r *reader) bridge(now time.Time) {
-	if r.severed && !r.tape.readTo.IsZero() {
-		gap := max(0, now.Sub(r.tape.readTo))
-		r.log.Warn("XIDs that only the engine knew may be lost", "for", gap)
-		r.s.mu.Lock()
-		r.s.self.gap += gap
-		r.s.mu.Unlock()
-	}
-	r.severed = false
-}
-
 func (r *reader) takeEvents() {
 	r.cut += r.events.Cut()
 	r.s.mu.Lock()
