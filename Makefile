@@ -1,7 +1,7 @@
 # Stoker's targets. `make demo` shows the loop, `make test` proves it.
 # GROUP chooses an end-to-end group; without it all are run.
 GROUP  ?=
-DEMO   ?= --seed 1
+DEMO   ?= --seed 1 --listen 127.0.0.1:0
 GOTEST ?= go test
 TOOLS  := go tool -modfile=internal/tools/go.mod
 # The discovery of clouds' targets is most of what promtool is made of; no rule needs it.

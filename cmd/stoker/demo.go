@@ -66,7 +66,7 @@ it, and under two policies that are in use. Faults come at the rates of docs/sim
 				}
 				return app.Compare(cmd.Context(), cmd.OutOrStdout(), c)
 			}
-			o.Listening = func(a net.Addr) { fmt.Fprintf(cmd.ErrOrStderr(), "console, API and metrics at http://%s\n", a) }
+			o.Listening = func(a net.Addr) { fmt.Fprintf(cmd.ErrOrStderr(), "console at http://%s, the fleet as a grid at http://%[1]s/nodes\n", a) }
 			o.Terminal = isTerminal(cmd.OutOrStdout())
 			err := app.Demo(cmd.Context(), cmd.OutOrStdout(), o)
 			if o.For == 0 && cmd.Context().Err() != nil && errors.Is(err, context.Cause(cmd.Context())) {
@@ -87,7 +87,7 @@ it, and under two policies that are in use. Faults come at the rates of docs/sim
 	f.Float64Var(&c.Faults, "faults", 0, "how much more often than their rates faults come in a comparison; 200 when not given")
 	f.StringVar(&scenario, "scenario", "", "file with a fleet, what happens to it and what must come of it")
 	f.StringVar(&o.Report, "report", "", "file for the report as JSON")
-	f.StringVar(&o.Listen, "listen", "", "loopback address for API and metrics, such as 127.0.0.1:8080")
+	f.StringVar(&o.Listen, "listen", "", "loopback address for console, API and metrics, such as 127.0.0.1:8080")
 	return cmd
 }
 

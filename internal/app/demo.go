@@ -76,13 +76,15 @@ func Demo(ctx context.Context, out io.Writer, o DemoOptions) (err error) {
 		}
 		defer func() { err = errors.Join(err, stop()) }()
 	}
+	defer lines.clear() // also where it ends before its time
 	wall := time.Now()
+	whole := context.WithoutCancel(ctx) // who stops it lets the step end that it is in
 	for at := start; ; at = at.Add(demoStep) {
 		if err := s.Step(at); err != nil {
 			return err
 		}
 		if d != nil {
-			if err := d.step(ctx, at, at.Sub(start)); err != nil && ctx.Err() == nil {
+			if err := d.step(whole, at, at.Sub(start)); err != nil {
 				return err
 			}
 		}
