@@ -65,7 +65,7 @@ func Reserve(now time.Time, f fleet.Snapshot, in remedy.Incident, orders []remed
 		if o.Role == remedy.RoleStop {
 			if j, ok := f.Jobs[o.Target.Job]; ok {
 				in.Losses = append(in.Losses, remedy.Loss{
-					Job: j.Ref, GPUHours: float64(j.GPUs()) * j.Unsaved(now).Hours(), Cause: "unsaved work", Step: j.Checkpoint.Step,
+					Job: j.Ref, GPUHours: float64(j.MilliGPUs()) / 1000 * j.Unsaved(now).Hours(), Cause: "unsaved work", Step: j.Checkpoint.Step,
 				})
 			}
 		}

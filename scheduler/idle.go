@@ -34,7 +34,7 @@ func (p *plan) idle() {
 		case !rests:
 		case a.Stage == StageBusy:
 			a.Stage, a.Since = StageTold, p.now
-			text := fmt.Sprintf("it has used %.0f %% of %d GPUs for %s; when somebody waits for them it is the first to go", 100*j.Usage.Mean, j.GPUs(), remedy.Duration(j.Usage.Over))
+			text := fmt.Sprintf("it has used %.0f %% of %s for %s; when somebody waits for them it is the first to go", 100*j.Usage.Mean, amount(j), remedy.Duration(j.Usage.Over))
 			p.order("tell", remedy.EffectAsk, j, time.Minute, text, setting{Text: text})
 		case a.Stage == StageTold && lasts >= p.cfg.LowerAfter:
 			a.Stage, a.Since = StageLowered, p.now
@@ -46,7 +46,7 @@ func (p *plan) idle() {
 			}
 			a.Stage, a.Since = StageTaken, p.now
 			p.next.Accounts[ref] = a
-			p.preempt(j, fmt.Sprintf("it has used %.0f %% of %d GPUs for %s, and %s waits", 100*j.Usage.Mean, j.GPUs(), remedy.Duration(j.Usage.Over), who))
+			p.preempt(j, fmt.Sprintf("it has used %.0f %% of %s for %s, and %s waits", 100*j.Usage.Mean, amount(j), remedy.Duration(j.Usage.Over), who))
 			continue
 		}
 		p.next.Accounts[ref] = a

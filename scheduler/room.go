@@ -3,7 +3,6 @@ package scheduler
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -41,7 +40,7 @@ func (p *plan) room() {
 			continue // its queue places it, or keeps it for a reason of its own
 		}
 		victims, cost := p.victims(w, free, used)
-		worth := time.Duration(p.cfg.Price * float64(w.GPUs()) * float64(waited))
+		worth := time.Duration(p.cfg.Price * float64(w.GPUTime(waited)))
 		if victims == nil || cost > worth && waited < p.cfg.Starved {
 			continue
 		}
@@ -52,8 +51,8 @@ func (p *plan) room() {
 
 // begin asks those who have to go to save first.
 func (p *plan) begin(w fleet.Job, victims []fleet.Job, cost time.Duration) {
-	cause := fmt.Sprintf("%s has waited %s for %d GPUs; this costs %.1f GPU-hours", w.Ref,
-		remedy.Duration(p.waited(w.Ref).Round(time.Minute)), w.GPUs(), cost.Hours())
+	cause := fmt.Sprintf("%s has waited %s for %s; this costs %.1f GPU-hours", w.Ref,
+		remedy.Duration(p.waited(w.Ref).Round(time.Minute)), amount(w), cost.Hours())
 	room := Room{For: w.Ref, Since: p.now}
 	p.prioritise(w, priorityRoom, cause)
 	for _, v := range victims {
@@ -111,7 +110,7 @@ func (p *plan) goOn() {
 		return
 	}
 	for _, v := range leave {
-		p.preempt(v, fmt.Sprintf("%s has waited %s for %d GPUs", w.Ref, remedy.Duration(p.waited(w.Ref).Round(time.Minute)), w.GPUs()))
+		p.preempt(v, fmt.Sprintf("%s has waited %s for %s", w.Ref, remedy.Duration(p.waited(w.Ref).Round(time.Minute)), amount(w)))
 	}
 	r.Taken = true
 	p.next.Room = r
@@ -132,7 +131,7 @@ func (p *plan) victims(w fleet.Job, free *freeGPUs, used map[string]int) ([]flee
 	}
 	// The cheapest for each GPU that it gives back comes first.
 	slices.SortStableFunc(may, func(a, b choice) int {
-		return cmp.Compare(float64(a.cost)/float64(a.job.GPUs()), float64(b.cost)/float64(b.job.GPUs()))
+		return cmp.Compare(float64(a.cost)/float64(a.job.MilliGPUs()), float64(b.cost)/float64(b.job.MilliGPUs()))
 	})
 	var taken []choice
 	for _, c := range may {
@@ -178,7 +177,7 @@ func (p *plan) long(w, v fleet.Job) bool {
 	if p.rests(v) {
 		return true
 	}
-	return a.Held >= 2*p.next.Accounts[w.Ref].Held && a.Held >= time.Duration(w.GPUs())*p.cfg.Long<<min(2*a.Times, 16) && p.waited(w.Ref) >= p.cfg.Starved
+	return a.Held >= 2*p.next.Accounts[w.Ref].Held && a.Held >= w.GPUTime(p.cfg.Long)<<min(2*a.Times, 16) && p.waited(w.Ref) >= p.cfg.Starved
 }
 
 // rests reports whether the job is an idle holder that was told and lowered: it is the
@@ -203,9 +202,9 @@ func (p *plan) mayTake(v fleet.Job) bool {
 func (p *plan) right(w, v fleet.Job, used map[string]int) bool {
 	over := func(queue string, more int) bool {
 		q, known := p.fleet.Queues[queue]
-		return known && q.Quota > 0 && used[queue]+more > q.Quota
+		return known && q.Quota > 0 && used[queue]+more > 1000*q.Quota
 	}
-	return p.rests(v) || v.Queue == w.Queue || !over(w.Queue, w.GPUs()) || over(v.Queue, 0)
+	return p.rests(v) || v.Queue == w.Queue || !over(w.Queue, w.MilliGPUs()) || over(v.Queue, 0)
 }
 
 // costOf is the GPU-time that is lost when the gang goes now: what it has not saved and
@@ -222,7 +221,7 @@ func (p *plan) costOf(v fleet.Job) time.Duration {
 	} else if p.saves(v) {
 		unsaved = min(unsaved, time.Minute) // it is asked to save first
 	}
-	return time.Duration(v.GPUs()) * (unsaved + p.cfg.Restart)
+	return v.GPUTime(unsaved + p.cfg.Restart)
 }
 
 // usualAge is the median of what the jobs that tell of checkpoints have not saved.
@@ -240,106 +239,23 @@ func (p *plan) usualAge() time.Duration {
 	return ages[len(ages)/2]
 }
 
-// quotas counts the GPUs that each queue has now.
+// quotas counts what each queue has now, in thousandths of GPUs.
 func (p *plan) quotas() map[string]int {
 	used := map[string]int{}
 	for _, ref := range p.refs {
 		if j := p.fleet.Jobs[ref]; j.Phase == fleet.JobRunning {
-			used[j.Queue] += j.GPUs()
+			used[j.Queue] += j.MilliGPUs()
 		}
 	}
 	return used
 }
 
+// amount is what a job wants of GPUs, in words.
+func amount(j fleet.Job) string {
+	if j.Each.Share > 0 {
+		return fmt.Sprintf("%.4g GPUs", float64(j.MilliGPUs())/1000)
+	}
+	return fmt.Sprintf("%d GPUs", j.GPUs())
+}
+
 func first(jobs []fleet.Job, n int) []fleet.Job { return jobs[:min(len(jobs), n)] }
-
-// freeGPUs is what is free on each node that takes work, and what each job has there.
-type freeGPUs struct {
-	on    map[string]int
-	nodes []string
-	held  map[fleet.JobRef][]piece // shared by all copies
-}
-
-// A piece is what one pod holds.
-type piece struct {
-	node string
-	gpus int
-}
-
-func newFree(f fleet.Snapshot) *freeGPUs {
-	free := &freeGPUs{on: map[string]int{}, held: map[fleet.JobRef][]piece{}}
-	for name, n := range f.Nodes {
-		if n.Available() && n.Allocatable.GPUs > 0 {
-			free.on[name] = n.Allocatable.GPUs
-		}
-	}
-	for _, p := range f.Pods {
-		if _, ok := free.on[p.Node]; ok && p.GPUs > 0 {
-			free.on[p.Node] -= p.GPUs
-			free.held[p.Job] = append(free.held[p.Job], piece{p.Node, p.GPUs})
-		}
-	}
-	free.nodes = slices.Sorted(maps.Keys(free.on))
-	return free
-}
-
-// copy returns what is free, to be changed apart.
-func (g *freeGPUs) copy() *freeGPUs {
-	return &freeGPUs{on: maps.Clone(g.on), nodes: g.nodes, held: g.held}
-}
-
-// give adds what the job holds, take takes it back.
-func (g *freeGPUs) give(job fleet.JobRef) {
-	for _, p := range g.held[job] {
-		g.on[p.node] += p.gpus
-	}
-}
-
-func (g *freeGPUs) take(job fleet.JobRef) {
-	for _, p := range g.held[job] {
-		g.on[p.node] -= p.gpus
-	}
-}
-
-// places is for how many workers of the job there is room.
-func (g *freeGPUs) places(w fleet.Job) int {
-	if w.Each.GPUs == 0 {
-		return w.Workers
-	}
-	n := 0
-	for _, node := range g.nodes {
-		if !slices.Contains(w.Avoid, node) {
-			n += max(0, g.on[node]) / w.Each.GPUs
-		}
-	}
-	return n
-}
-
-// fits reports whether the whole gang finds room.
-func (g *freeGPUs) fits(w fleet.Job) bool { return g.places(w) >= w.Workers }
-
-// place takes room for the whole gang, on the nodes on which least is left free, and
-// reports whether there was enough.
-func (g *freeGPUs) place(w fleet.Job) bool {
-	if !g.fits(w) {
-		return false
-	}
-	for range w.Workers {
-		best := ""
-		for _, node := range g.nodes {
-			if g.on[node] >= w.Each.GPUs && !slices.Contains(w.Avoid, node) && (best == "" || g.on[node] < g.on[best]) {
-				best = node
-			}
-		}
-		g.on[best] -= w.Each.GPUs
-	}
-	return true
-}
-
-// helps reports whether the job's GPUs are on nodes that could be of use: of those
-// nodes, at least one could hold a worker if all on it went.
-func (g *freeGPUs) helps(f fleet.Snapshot, job fleet.JobRef, w fleet.Job) bool {
-	return slices.ContainsFunc(g.held[job], func(p piece) bool {
-		return !slices.Contains(w.Avoid, p.node) && f.Nodes[p.node].Allocatable.GPUs >= w.Each.GPUs
-	})
-}

@@ -16,6 +16,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"stoker.dev/stoker/internal/fleet"
@@ -83,8 +84,9 @@ func (c Config) WithDefaults() Config {
 }
 
 // Memory is what one plan hands to the next. It holds one account for each job that
-// exists. After a change of leader it begins anew: what is held is counted from then on,
-// and nothing is taken from anybody before it was told again.
+// exists. After a change of leader it begins with what the jobs themselves tell: since when
+// each runs, and when it was last preempted. What they held before that start is not known
+// then, and nothing is taken from an idle holder before it was told again.
 type Memory struct {
 	At       time.Time // of the plan that wrote it; zero before the first
 	Accounts map[fleet.JobRef]Account
@@ -136,10 +138,15 @@ func Plan(now time.Time, f fleet.Snapshot, m Memory, cfg Config) ([]remedy.Order
 		if j.Phase.Ended() {
 			continue
 		}
-		a := m.Accounts[ref]
+		a, known := m.Accounts[ref]
+		if !known {
+			a = recall(now, j)
+		}
 		switch {
 		case j.Phase == fleet.JobRunning:
-			a.Held += time.Duration(j.GPUs()) * gap
+			if known {
+				a.Held += j.GPUTime(gap)
+			}
 			a.Waits = time.Time{}
 		case j.Phase != fleet.JobPending || !unplaced[ref]:
 			a.Waits = time.Time{}
@@ -147,6 +154,9 @@ func Plan(now time.Time, f fleet.Snapshot, m Memory, cfg Config) ([]remedy.Order
 			a.Waits = now
 			if a.Held == 0 && !j.Submitted.IsZero() {
 				a.Waits = j.Submitted
+				if !known && a.Preempted.After(a.Waits) {
+					a.Waits = a.Preempted
+				}
 			}
 		}
 		p.next.Accounts[ref] = a
@@ -156,6 +166,29 @@ func Plan(now time.Time, f fleet.Snapshot, m Memory, cfg Config) ([]remedy.Order
 	p.room()
 	return p.orders, p.next
 }
+
+// recall opens an account with what the job tells of itself.
+func recall(now time.Time, j fleet.Job) Account {
+	var a Account
+	if j.Phase == fleet.JobRunning && !j.Started.IsZero() && j.Started.Before(now) {
+		a.Held = j.GPUTime(now.Sub(j.Started))
+	}
+	if at, ok := plannedAt(j.PreemptedBy); ok && !at.After(now) {
+		a.Preempted, a.Times = at, 1
+	}
+	return a
+}
+
+// plannedAt is the time of the plan that asked with this key; false when no plan did.
+func plannedAt(key string) (time.Time, bool) {
+	rest, ours := strings.CutPrefix(key, keyPrefix)
+	stamp, _, found := strings.Cut(rest, "-")
+	s, err := strconv.ParseInt(stamp, 36, 64)
+	return time.Unix(s, 0).UTC(), ours && found && err == nil
+}
+
+// keyPrefix begins the key of every order of a plan.
+const keyPrefix = "plan/"
 
 // A plan is one call of Plan.
 type plan struct {
@@ -195,7 +228,7 @@ func (p *plan) order(action string, effect remedy.Effect, j fleet.Job, within ti
 	}
 	p.asked[j.Ref] = true
 	p.orders = append(p.orders, remedy.Order{
-		Key:    fmt.Sprintf("plan/%s-%s/%s/%s", strconv.FormatInt(p.now.Unix(), 36), action, j.Ref.Kind, j.Ref),
+		Key:    fmt.Sprintf(keyPrefix+"%s-%s/%s/%s", strconv.FormatInt(p.now.Unix(), 36), action, j.Ref.Kind, j.Ref),
 		Action: action, Effect: effect, Target: remedy.Target{Job: j.Ref, UID: j.UID}, Params: raw,
 		Cause: cause, Actor: "stoker", Reserved: p.now, Deadline: p.now.Add(within),
 	})

@@ -66,7 +66,9 @@ it, and under two policies that are in use. Faults come at the rates of docs/sim
 				}
 				return app.Compare(cmd.Context(), cmd.OutOrStdout(), c)
 			}
-			o.Listening = func(a net.Addr) { fmt.Fprintf(cmd.ErrOrStderr(), "console at http://%s, the fleet as a grid at http://%[1]s/nodes\n", a) }
+			o.Listening = func(a net.Addr) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "console at http://%s, the fleet as a grid at http://%[1]s/nodes\n", a)
+			}
 			o.Terminal = isTerminal(cmd.OutOrStdout())
 			err := app.Demo(cmd.Context(), cmd.OutOrStdout(), o)
 			if o.For == 0 && cmd.Context().Err() != nil && errors.Is(err, context.Cause(cmd.Context())) {

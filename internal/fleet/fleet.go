@@ -46,9 +46,20 @@ func (c Condition) HeldFor(now time.Time, d time.Duration) bool {
 
 // Resources is an amount of what jobs ask for and nodes have.
 type Resources struct {
-	GPUs        int   `json:"gpus,omitempty"`        // whole GPUs
+	GPUs        int   `json:"gpus,omitempty"`        // GPUs, whole unless Share says else
+	Share       int   `json:"share,omitempty"`       // of each of them, in thousandths; zero: they are whole
 	MilliCPU    int64 `json:"milliCPU,omitempty"`    // thousandths of a core
 	MemoryBytes int64 `json:"memoryBytes,omitempty"` // bytes
+}
+
+// MilliGPUs is the amount of GPUs in thousandths of one.
+func (r Resources) MilliGPUs() int { return milli(r.GPUs, r.Share) }
+
+func milli(gpus, share int) int {
+	if share == 0 {
+		share = 1000
+	}
+	return gpus * share
 }
 
 // A Version orders the states of one object: a later write has a higher one. In
@@ -156,12 +167,16 @@ type Pod struct {
 	PodRef
 
 	Job         JobRef // zero when no job that we know owns it
-	GPUs        int
+	GPUs        int    // that it has, whole unless Share says else
+	Share       int    // of each of them, in thousandths; zero: they are whole
 	Running     bool
 	Terminating bool // has been asked to go
 	Resident    bool // belongs to the node (DaemonSet, static pod): no drain removes it
 	Controlled  bool // a controller makes another one when it goes
 }
+
+// MilliGPUs is what the pod has of GPUs, in thousandths of one.
+func (p Pod) MilliGPUs() int { return milli(p.GPUs, p.Share) }
 
 // A Snapshot is the fleet at one time. It is not changed after it was made.
 type Snapshot struct {

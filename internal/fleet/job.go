@@ -143,8 +143,19 @@ func placed(places []Place, nodes []string, now time.Time) []Place {
 	return places[max(0, len(places)-MaxPlaces):]
 }
 
-// GPUs is what the whole gang holds when it runs.
+// GPUs is how many GPUs the whole gang has when it runs, whole or in part.
 func (j Job) GPUs() int { return j.Workers * j.Each.GPUs }
+
+// MilliGPUs is what the whole gang holds when it runs, in thousandths of a GPU.
+func (j Job) MilliGPUs() int { return j.Workers * j.Each.MilliGPUs() }
+
+// GPUTime is what the whole gang holds in d, in the time of one GPU.
+func (j Job) GPUTime(d time.Duration) time.Duration {
+	if j.Each.Share > 0 {
+		d = d * time.Duration(j.Each.Share) / 1000 // first, so that no gang is too large
+	}
+	return d * time.Duration(j.GPUs())
+}
 
 // Unsaved is the work that would be lost if the job ended at now: the time since
 // its newest complete checkpoint, or since its start. Zero when it does not run.

@@ -86,12 +86,12 @@ func (m *metrics) plan(f fleet.Snapshot, memory scheduler.Memory) {
 	for ref, a := range memory.Accounts {
 		switch j := f.Jobs[ref]; {
 		case !a.Waits.IsZero():
-			jobs, waiting = jobs+1, waiting+j.GPUs()
+			jobs, waiting = jobs+1, waiting+j.MilliGPUs()
 		case a.Stage != scheduler.StageBusy && j.Phase == fleet.JobRunning:
-			resting += j.GPUs()
+			resting += j.MilliGPUs()
 		}
 	}
 	m.waitingJobs.Set(float64(jobs))
-	m.waitingGPUs.Set(float64(waiting))
-	m.resting.Set(float64(resting))
+	m.waitingGPUs.Set(float64(waiting) / 1000)
+	m.resting.Set(float64(resting) / 1000)
 }

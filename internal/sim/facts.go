@@ -93,7 +93,7 @@ func podFact(p *pod) fleet.Pod {
 		f.Node = p.node.name
 	}
 	if p.job != nil {
-		f.Job, f.GPUs = p.job.ref, p.job.spec.GPUs
+		f.Job, f.GPUs, f.Share = p.job.ref, p.job.spec.GPUs, p.job.spec.Share
 	}
 	return f
 }
@@ -101,7 +101,7 @@ func podFact(p *pod) fleet.Pod {
 func (s *Simulation) jobFact(j *job) fleet.Job {
 	f := fleet.Job{
 		Ref: j.ref, UID: j.uid, Version: j.version, Queue: j.spec.Queue, Team: j.ref.Namespace,
-		Workers: j.spec.Workers, Each: resources(j.spec.GPUs), Phase: j.phase(), Suspended: j.suspended, Attempt: j.attempt,
+		Workers: j.spec.Workers, Each: j.spec.resources(), Phase: j.phase(), Suspended: j.suspended, Attempt: j.attempt,
 		CheckpointAsked: j.asked, CheckpointAnswered: j.answered, StoppedBy: j.stoppedBy, StartedBy: j.startedBy,
 		Resume: j.resume, Avoid: slices.Clone(j.avoid), Recipes: j.recipes, Env: j.env, RecipeBy: j.recipeBy, OptOut: j.optOut, Seen: s.time(s.now),
 		Submitted: s.time(j.submitted), Priority: j.priority, PreemptedBy: j.preempted,

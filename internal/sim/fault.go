@@ -121,16 +121,13 @@ func (s *Simulation) overheat(i int, n *node, g int) {
 // heatTo sets the fault by which a GPU is too hot, and the pace of the job on it.
 func (s *Simulation) heatTo(n *node, g, fault int) {
 	n.gpus[g].hot = fault
-	p := n.gpus[g].holder
-	if p == nil || p.job == nil || p.gang != p.job.gang || p.job.state != training {
-		return
+	for _, j := range n.gpus[g].trains() {
+		j.position = s.progress(j)
+		j.best = max(j.best, j.position)
+		j.since, j.slow = s.now, heat(j)
+		s.spendAll(j)
+		s.milestone(j)
 	}
-	j := p.job
-	j.position = s.progress(j)
-	j.best = max(j.best, j.position)
-	j.since, j.slow = s.now, heat(j)
-	s.spendAll(j)
-	s.milestone(j)
 }
 
 // heat is the fault by which one of the job's GPUs is too hot; none when there is none.
@@ -178,7 +175,7 @@ func (s *Simulation) someGPU(i int, j *job) (*node, int) {
 	pods := j.current()
 	p := pods[s.cfg.random(concernFault, j.key, uint64(i))%uint64(len(pods))]
 	mask := p.gpus
-	for range s.cfg.random(concernFault, j.key, uint64(i)^1<<32) % uint64(p.held()) {
+	for range s.cfg.random(concernFault, j.key, uint64(i)^1<<32) % uint64(bits.OnesCount64(p.gpus)) {
 		mask &= mask - 1
 	}
 	return p.node, bits.TrailingZeros64(mask)
@@ -203,25 +200,28 @@ func (s *Simulation) breakGPU(i int, n *node, g int, how breakage) {
 	s.logXID(n, g, how.xid)
 	s.tell(EventFault, "GPU %d of %s %s (XID %d)", g, n.name, how.what, how.xid)
 	s.change(n)
-	p := n.gpus[g].holder
-	if p == nil || p.job == nil || p.gang != p.job.gang || p.job.state != training {
-		return
+	for _, j := range n.gpus[g].trains() {
+		s.fallWith(j, i, how)
 	}
+}
+
+// fallWith ends or hangs a job for the fault of a GPU that it trains on.
+func (s *Simulation) fallWith(j *job, i int, how breakage) {
 	if !how.crashes {
-		s.hang(p.job, i)
+		s.hang(j, i)
 		return
 	}
 	// What ends with the job is told of after what has ended it.
-	for _, o := range p.job.current() {
+	for _, o := range j.current() {
 		for mask := o.gpus; mask != 0; mask &= mask - 1 {
 			other, at := o.node, bits.TrailingZeros64(mask)
 			wait := 500 + int64(s.cfg.random(concernStorm, hash(other.gpus[at].uuid), uint64(i))%4000)
 			s.after(wait, func() { s.logXID(other, at, xidChannel) })
 		}
 	}
-	p.job.blame = i
-	s.tell(EventFault, "%s ends", p.job.ref)
-	s.crash(p.job, false)
+	j.blame = i
+	s.tell(EventFault, "%s ends", j.ref)
+	s.crash(j, false)
 }
 
 // faultOf is the fault by which one of the GPUs is lost.

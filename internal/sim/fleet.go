@@ -31,11 +31,17 @@ func Teams(seed uint64, nodes, jobs int, over, horizon time.Duration, faults, no
 		case size < 12: // a notebook that nobody looks at any more
 			j.Name, j.Idle = fmt.Sprintf("notebook-%03d", i), true
 			j.GPUs = 1 << r(4, 3)
+			if j.GPUs == 1 {
+				j.Share = 250 << r(6, 2) // a quarter or a half of one
+			}
 			j.MilliCPU, j.MemoryBytes = 4_000, 32<<30
 			minutes = 180 + r(5, 300)
 		case size < 45:
 			j.Name = fmt.Sprintf("tune-%03d", i)
 			j.GPUs = 1 << r(4, 2)
+			if j.GPUs == 1 && r(6, 2) == 0 {
+				j.Share = 500
+			}
 			minutes = 15 + r(5, 60)
 		case size < 75:
 			j.Name = fmt.Sprintf("train-%03d", i)

@@ -117,7 +117,13 @@ type pod struct {
 	blame int
 }
 
-func (p *pod) held() int { return bits.OnesCount64(p.gpus) }
+// held is what the pod holds, in thousandths of a GPU.
+func (p *pod) held() int {
+	if p.job == nil {
+		return 0
+	}
+	return bits.OnesCount64(p.gpus) * p.job.spec.share()
+}
 
 // current are the pods of the newest gang.
 func (j *job) current() []*pod {
@@ -130,7 +136,8 @@ func (j *job) current() []*pod {
 	return out
 }
 
-func (j *job) gpus() int { return j.spec.Workers * j.spec.GPUs }
+// demand is what the whole gang holds when it runs, in thousandths of a GPU.
+func (j *job) demand() int { return j.spec.Workers * j.spec.each() }
 
 func (j *job) length() int64 { return j.spec.Iterations * j.spec.Iteration.Milliseconds() }
 
@@ -169,6 +176,9 @@ func (s *Simulation) submit(spec JobSpec) {
 }
 
 func gangOf(j *job) string {
+	if j.spec.Share > 0 {
+		return fmt.Sprintf("%.4g of a GPU", float64(j.spec.Share)/truth.Whole)
+	}
 	if j.spec.Workers == 1 {
 		return count(j.spec.GPUs, "GPU")
 	}
@@ -536,18 +546,16 @@ func (s *Simulation) remove(p *pod) {
 		s.settlePod(p)
 		s.ledger.Add(p.use, -p.held())
 		s.settleNode(n)
-		n.held &^= p.gpus
+		n.giveBack(p)
 		if p.job != nil {
 			s.queue(p.job.spec.Queue).held -= p.held()
 			n.cpu, n.memory = n.cpu-p.job.spec.MilliCPU, n.memory-p.job.spec.MemoryBytes
 		}
-		for g := range n.gpus {
-			if n.gpus[g].holder == p {
-				n.gpus[g].holder = nil
-			}
-		}
 		n.pods = slices.DeleteFunc(n.pods, func(o *pod) bool { return o == p })
 		s.refresh(n)
+		if p.job != nil && p.job.spec.Share > 0 {
+			s.kick() // a part of a GPU is free, which the node's room does not show
+		}
 	}
 	j := p.job
 	if j == nil {

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -102,41 +103,57 @@ func (r *run) telemetry(node string) *Telemetry {
 	return tm
 }
 
-// check counts everything anew and compares it with what the simulation keeps: each
-// GPU is held by one pod at most, gangs are whole, and the accounts add up.
+// check counts everything anew and compares it with what the simulation keeps: each GPU
+// is held by one pod, or by several that have no more than the whole of it and of its
+// memory; gangs are whole; and the accounts add up exactly.
 func (r *run) check() error {
 	s := r.Simulation
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var uses [numUses]int
 	for _, n := range s.nodes {
-		var held uint64
+		var held, cut uint64
+		used, memory := make([]int, len(n.gpus)), make([]int, len(n.gpus))
 		for _, p := range n.pods {
-			if p.gpus&held != 0 {
-				return fmt.Errorf("a GPU of %s is held by %s and another pod", n.name, p.name)
+			if p.job != nil && (p.held() != p.job.spec.each() || bits.OnesCount64(p.gpus) != p.job.spec.GPUs) {
+				return fmt.Errorf("%s holds %d of %b, asked for %d", p.name, p.held(), p.gpus, p.job.spec.each())
+			}
+			if p.gpus&held != 0 && (p.job.spec.Share == 0 || p.gpus&cut == 0) {
+				return fmt.Errorf("a GPU of %s is held by %s and another pod, and not in parts", n.name, p.name)
 			}
 			held |= p.gpus
-			if p.job != nil && p.held() != p.job.spec.GPUs {
-				return fmt.Errorf("%s holds %d GPUs, asked for %d", p.name, p.held(), p.job.spec.GPUs)
+			if p.job != nil && p.job.spec.Share > 0 {
+				cut |= p.gpus
+			}
+			for mask := p.gpus; mask != 0; mask &= mask - 1 {
+				g := bits.TrailingZeros64(mask)
+				used[g], memory[g] = used[g]+p.job.spec.share(), memory[g]+p.job.spec.GPUMemory
 			}
 			uses[p.use] += p.held()
 			if s.pods[p.uid] != p {
 				return fmt.Errorf("%s is on %s and not in the cluster", p.name, n.name)
 			}
 			for g := range n.gpus {
-				if (n.gpus[g].holder == p) != (p.gpus&(1<<g) != 0) {
+				if slices.Contains(n.gpus[g].holders, p) != (p.gpus&(1<<g) != 0) {
 					return fmt.Errorf("GPU %d of %s does not know that %s holds it", g, n.name, p.name)
 				}
 			}
 		}
-		if held != n.held {
-			return fmt.Errorf("%s: GPUs %b are held, %b by pods", n.name, n.held, held)
+		if held != n.held || cut != n.cut {
+			return fmt.Errorf("%s: GPUs %b are held, %b in parts; by pods %b and %b", n.name, n.held, n.cut, held, cut)
+		}
+		rest := 0
+		for g := range n.gpus {
+			if on := n.gpus[g]; on.used != used[g] || on.used > truth.Whole || on.memory != memory[g] || on.memory > usableMiB {
+				return fmt.Errorf("%s: GPU %d has %d and %d MiB in use, by its pods %d and %d MiB", n.name, g, on.used, on.memory, used[g], memory[g])
+			}
+			rest += truth.Whole - used[g]
 		}
 		for u, c := range n.booked {
 			uses[u] += c
 		}
-		if sum(n.booked[:]) != len(n.gpus)-bits.OnesCount64(n.held) {
-			return fmt.Errorf("%s: %d GPUs are booked as free, %d are", n.name, sum(n.booked[:]), len(n.gpus)-bits.OnesCount64(n.held))
+		if sum(n.booked[:]) != rest {
+			return fmt.Errorf("%s: %d thousandths are booked as held by nobody, %d are", n.name, sum(n.booked[:]), rest)
 		}
 		want := noRoom
 		if n.takes() {
@@ -151,9 +168,9 @@ func (r *run) check() error {
 			return fmt.Errorf("%d GPUs are booked as %s, %d are", got, truth.Use(u), want)
 		}
 	}
-	total := truth.GPUTime(s.now * int64(len(s.nodes)*s.cfg.GPUsPerNode))
+	total := truth.GPUTime(s.now * int64(len(s.nodes)*s.cfg.GPUsPerNode) * truth.Whole)
 	if got := s.ledger.Total(); got != total {
-		return fmt.Errorf("all uses add up to %d GPU-ms, there were %d", got, total)
+		return fmt.Errorf("all uses add up to %d thousandths of GPU-ms, there were %d", got, total)
 	}
 	var useful truth.GPUTime
 	pods := 0
@@ -162,7 +179,7 @@ func (r *run) check() error {
 	}
 	for j := range r.seen {
 		if !j.spec.Idle {
-			useful += truth.GPUTime(max(j.best, s.progress(j)) * int64(j.gpus()))
+			useful += truth.GPUTime(max(j.best, s.progress(j)) * int64(j.demand()))
 		}
 		bound := 0
 		for _, p := range j.pods {
@@ -191,7 +208,7 @@ func (r *run) check() error {
 	// At half the pace, half of the time is progress; each change of pace may cost a
 	// millisecond of it to rounding.
 	slow := s.ledger.Sum(truth.Slow) / 2
-	if got := s.ledger.Sum(truth.Useful) + slow; !r.faked && (got < useful || got > useful && slow == 0 || got-useful > 1000) {
+	if got := s.ledger.Sum(truth.Useful) + slow; !r.faked && (got < useful || got > useful && slow == 0 || got-useful > 1000*truth.Whole) {
 		return fmt.Errorf("%d GPU-ms were useful by the ledger, %d by the jobs' progress", got, useful)
 	}
 	for _, p := range s.pods {

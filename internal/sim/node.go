@@ -33,7 +33,8 @@ type node struct {
 	gpus []gpu
 	lost uint64 // mask of GPUs that are broken: the device plugin does not offer them
 	off  uint64 // mask of those of them that are not on the bus
-	held uint64 // mask of GPUs that pods hold
+	held uint64 // mask of GPUs that pods hold, whole or in parts
+	cut  uint64 // mask of those of them that are held in parts
 	pods []*pod // in the order in which they came
 
 	deaf   int         // faults that keep the telemetry from being read
@@ -54,7 +55,7 @@ type node struct {
 	memory int64 // bytes that pods hold
 
 	// What the free GPUs go into, as the ledger has it.
-	booked   [numUses]int
+	booked   [numUses]int // thousandths
 	bookedAt int64
 	blame    int // the fault to which what is not free is charged; none when negative
 }
@@ -67,7 +68,9 @@ const none = -1
 // A gpu is one physical GPU. It keeps its identity through boots and losses.
 type gpu struct {
 	uuid, pci string
-	holder    *pod
+	holders   []*pod // in the order in which they came; several where it is held in parts
+	used      int    // thousandths of it that they hold
+	memory    int    // MiB of its memory that they need
 	incurable bool
 	hot       int   // the fault by which it is too hot; none when negative
 	throttled int64 // until when its clocks are low, in ms
@@ -133,7 +136,7 @@ func (s *Simulation) addResident(n *node) {
 
 func (n *node) all() uint64 { return 1<<len(n.gpus) - 1 }
 
-// free is how many GPUs a new pod could get.
+// free is how many GPUs a new pod could get whole.
 func (n *node) free() int { return bits.OnesCount64(n.all() &^ (n.lost | n.held)) }
 
 // takes reports whether new pods may land on the node.
@@ -153,17 +156,17 @@ func (n *node) allocatable() int {
 func (s *Simulation) refresh(n *node) {
 	s.settleNode(n)
 	var now [numUses]int
-	free := n.all() &^ n.held
+	free := n.all() &^ (n.held &^ n.cut)
 	switch {
 	case !n.up || !n.plugin:
-		now[truth.Repairing] = bits.OnesCount64(free)
+		now[truth.Repairing] = n.rest(free)
 	default:
-		now[truth.Broken] = bits.OnesCount64(free & n.lost)
+		now[truth.Broken] = n.rest(free & n.lost)
 		use := truth.Free
 		if n.unschedulable || n.ready != fleet.True {
 			use = truth.Cordoned
 		}
-		now[use] = bits.OnesCount64(free &^ n.lost)
+		now[use] = n.rest(free &^ n.lost)
 	}
 	for u := range now {
 		if d := now[u] - n.booked[u]; d != 0 {

@@ -12,10 +12,10 @@ import (
 // is first. Of one that is strict, a first job that does not fit lets nobody pass.
 type queue struct {
 	name   string
-	quota  int // GPUs; zero: everything
+	quota  int // thousandths of GPUs; zero: everything
 	strict bool
 	jobs   []*job
-	held   int // GPUs that its jobs have now
+	held   int // thousandths of GPUs that its jobs have now
 }
 
 func (s *Simulation) queue(name string) *queue {
@@ -27,7 +27,7 @@ func (s *Simulation) queue(name string) *queue {
 	q := &queue{name: name, strict: true}
 	for _, spec := range s.cfg.Queues {
 		if spec.Name == name {
-			q.quota, q.strict = spec.Quota, spec.Strict
+			q.quota, q.strict = spec.Quota*truth.Whole, spec.Strict
 		}
 	}
 	s.queues = append(s.queues, q)
@@ -42,7 +42,7 @@ func (s *Simulation) enqueue(j *job) {
 		return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.number, b.number))
 	})
 	q.jobs = slices.Insert(q.jobs, i, j)
-	s.want(j.spec.Workers * j.spec.GPUs)
+	s.want(j.demand())
 	s.kick()
 }
 
@@ -50,7 +50,7 @@ func (s *Simulation) dequeue(j *job) {
 	q := s.queue(j.spec.Queue)
 	if i := slices.Index(q.jobs, j); i >= 0 {
 		q.jobs = slices.Delete(q.jobs, i, i+1)
-		s.want(-j.spec.Workers * j.spec.GPUs)
+		s.want(-j.demand())
 		s.kick() // who stands behind it may fit
 	}
 }
@@ -84,7 +84,7 @@ func (s *Simulation) schedule() {
 				continue
 			}
 			j := q.jobs[next[i]]
-			b := q.quota > 0 && q.held+j.gpus() > q.quota
+			b := q.quota > 0 && q.held+j.demand() > q.quota
 			if first == nil || before(j, b, first, borrows) {
 				first, from, borrows = j, i, b
 			}
@@ -127,6 +127,11 @@ func before(a *job, aBorrows bool, b *job, bBorrows bool) bool {
 // fit finds a node for each pod of a gang: the one on which least is left free, of
 // those the first. It returns nil when the gang does not fit whole.
 func (s *Simulation) fit(j *job) []*node {
+	if j.spec.Share > 0 {
+		if n := s.fitPart(j); n != nil {
+			return []*node{n}
+		}
+	}
 	if s.room.slots(j.spec.GPUs) < j.spec.Workers {
 		return nil
 	}
@@ -173,16 +178,10 @@ func (s *Simulation) place(j *job, nodes []*node) {
 		p.node = n
 		n.pods = append(n.pods, p)
 		n.cpu, n.memory = n.cpu+j.spec.MilliCPU, n.memory+j.spec.MemoryBytes
-		for g := 0; bits.OnesCount64(p.gpus) < j.spec.GPUs; g++ {
-			if bit := uint64(1) << g; (n.lost|n.held)&bit == 0 {
-				p.gpus |= bit
-				n.held |= bit
-				n.gpus[g].holder = p
-			}
-		}
-		s.queue(j.spec.Queue).held += j.spec.GPUs
+		n.give(p)
+		s.queue(j.spec.Queue).held += p.held()
 		p.since, p.use, p.blame = s.now, use, j.blame
-		s.ledger.Add(use, j.spec.GPUs)
+		s.ledger.Add(use, p.held())
 		s.refresh(n)
 	}
 	s.bound(j)

@@ -139,13 +139,13 @@ func (p *scenarioParser) job(words []string) error {
 	workers, gpus, _ := strings.Cut(words[2], "x")
 	at, err1 := time.ParseDuration(words[1])
 	w, err2 := strconv.Atoi(workers)
-	g, err3 := strconv.Atoi(gpus)
+	g, share, err3 := parseGPUs(gpus)
 	lasts, err4 := time.ParseDuration(words[3])
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return err
 	}
 	p.s.Fleet.Jobs = append(p.s.Fleet.Jobs, JobSpec{
-		Namespace: team, Name: name, At: at, Workers: w, GPUs: g, Iteration: time.Second, Iterations: int64(lasts / time.Second), Idle: len(words) == 5,
+		Namespace: team, Name: name, At: at, Workers: w, GPUs: g, Share: share, Iteration: time.Second, Iterations: int64(lasts / time.Second), Idle: len(words) == 5,
 	})
 	return nil
 }

@@ -87,6 +87,12 @@ type JobSpec struct {
 	At              time.Duration
 	Workers         int // pods
 	GPUs            int // of each
+	// Share makes it a job on a part of one GPU, in thousandths of it; zero: it has its GPUs
+	// whole. Such a job has one worker and one GPU, which others may share.
+	Share int
+	// GPUMemory is what each pod needs of the memory of each of its GPUs, in MiB; default:
+	// as large a part of it as of the GPU. Parts are only given while there is enough.
+	GPUMemory       int
 	Iterations      int64
 	Iteration       time.Duration // of one iteration; default: drawn from 0.8s to 3s
 	CheckpointEvery int64         // iterations; default: drawn from 100 to 200
@@ -360,6 +366,15 @@ func (c *Config) defaultJobs() error {
 		if j.Workers < 1 || j.GPUs < 1 || j.GPUs > c.GPUsPerNode || j.Workers > c.Nodes*(c.GPUsPerNode/max(1, j.GPUs)) {
 			bad("%d workers of %d GPUs do not fit into %d nodes of %d GPUs", j.Workers, j.GPUs, c.Nodes, c.GPUsPerNode)
 		}
+		if j.Share < 0 || j.Share >= truth.Whole || j.Share > 0 && (j.Workers != 1 || j.GPUs != 1) {
+			bad("%d thousandths of a GPU, %d workers of %d GPUs: a part is of one GPU of one worker", j.Share, j.Workers, j.GPUs)
+		}
+		if j.GPUMemory == 0 {
+			j.GPUMemory = usableMiB * j.share() / truth.Whole
+		}
+		if j.GPUMemory < 0 || j.GPUMemory > usableMiB {
+			bad("%d MiB of a GPU's memory, of which %d can be used", j.GPUMemory, usableMiB)
+		}
 		if j.Iterations < 1 {
 			bad("%d iterations are not at least one", j.Iterations)
 		}
@@ -381,10 +396,10 @@ func (c *Config) defaultJobs() error {
 			j.Retries = 6
 		}
 		if j.MilliCPU == 0 {
-			j.MilliCPU = int64(j.GPUs) * milliCPUPerGPU
+			j.MilliCPU = int64(j.each()) * milliCPUPerGPU / truth.Whole
 		}
 		if j.MemoryBytes == 0 {
-			j.MemoryBytes = int64(j.GPUs) * memoryPerGPU
+			j.MemoryBytes = int64(j.each()) * memoryPerGPU / truth.Whole
 		}
 		if whole := int64(c.GPUsPerNode); j.MilliCPU < 0 || j.MilliCPU > whole*milliCPUPerGPU || j.MemoryBytes < 0 || j.MemoryBytes > whole*memoryPerGPU {
 			bad("%d thousandths of a core and %d bytes do not fit into a node", j.MilliCPU, j.MemoryBytes)

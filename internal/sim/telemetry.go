@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"stoker.dev/stoker/internal/fleet"
+	"stoker.dev/stoker/internal/sim/truth"
 )
 
 // telemetrySource is the name of the simulated host engine as a source.
@@ -99,7 +100,14 @@ func (t *Telemetry) Collect(ctx context.Context, into *fleet.Samples) error {
 			if t.only != nil && !t.only[f.Name] {
 				continue
 			}
-			into.Values = append(into.Values, fleet.Sample{Field: f.Name, GPU: i, Value: f.of(r), Labels: r.labels})
+			// Each who shares it has its values, as dcgm-exporter shows virtual GPUs.
+			for k := range max(1, len(r.labels)) {
+				v := fleet.Sample{Field: f.Name, GPU: i, Value: f.of(r)}
+				if len(r.labels) > 0 {
+					v.Labels = r.labels[k]
+				}
+				into.Values = append(into.Values, v)
+			}
 		}
 	}
 	if t.read != n.reread {
@@ -113,14 +121,14 @@ func (t *Telemetry) Collect(ctx context.Context, into *fleet.Samples) error {
 
 // A reading is what all fields of a GPU follow from.
 type reading struct {
-	util   float64 // 0 to 1
-	memory float64 // MiB in use
-	noise  float64 // -1 to 1, another one each second
-	works  bool    // a process has a context on it
-	slow   bool    // its clocks are low
-	hot    bool    // it is over the temperature at which it slows down
-	blip   bool    // an error counter of its links shows one
-	labels []fleet.Label
+	util   float64         // 0 to 1
+	memory float64         // MiB in use
+	noise  float64         // -1 to 1, another one each second
+	works  bool            // a process has a context on it
+	slow   bool            // its clocks are low
+	hot    bool            // it is over the temperature at which it slows down
+	blip   bool            // an error counter of its links shows one
+	labels [][]fleet.Label // of each pod that has it
 }
 
 const memoryMiB = 81920
@@ -135,30 +143,39 @@ func (s *Simulation) reading(n *node, i int) reading {
 	key := hash(g.uuid)
 	r := reading{noise: s.noise(key, s.now/1000), memory: 4, hot: g.hot != none, blip: s.now < g.blip}
 	r.slow = r.hot || s.now < g.throttled
-	p := g.holder
-	if p == nil {
-		return r
-	}
-	r.labels = p.labels
-	j := p.job
-	if !p.running || p.dead || p.gang != j.gang {
-		return r
-	}
-	r.works = true
-	r.memory = 38_000 + float64(s.cfg.random(concernTelemetry, j.key, 0)%38_000)
-	switch j.state {
-	case loading:
-		r.util, r.memory = 0.14+0.1*r.noise, r.memory/4
-	case training:
-		if j.spec.Idle {
-			r.memory /= 8
-			break
-		}
-		r.util = s.wave(j, s.now-j.since) + 0.015*r.noise
-	case waiting, starting, hung, backing, stopped, succeeded, failed, deleted:
+	for _, p := range g.holders {
+		s.readPod(&r, p)
 	}
 	r.util = min(max(r.util, 0), 1)
 	return r
+}
+
+// readPod adds what a pod does with its GPU, or with its part of it.
+func (s *Simulation) readPod(r *reading, p *pod) {
+	r.labels = append(r.labels, p.labels)
+	j := p.job
+	if !p.running || p.dead || p.gang != j.gang {
+		return
+	}
+	part := float64(j.spec.share()) / truth.Whole
+	var util float64
+	memory := 38_000 + float64(s.cfg.random(concernTelemetry, j.key, 0)%38_000)
+	memory = min(memory, float64(j.spec.GPUMemory))
+	switch j.state {
+	case loading:
+		util, memory = 0.14+0.1*r.noise, memory/4
+	case training:
+		if j.spec.Idle {
+			memory /= 8
+			break
+		}
+		util = s.wave(j, s.now-j.since) + 0.015*r.noise
+	case waiting, starting, hung, backing, stopped, succeeded, failed, deleted:
+	}
+	if !r.works {
+		r.works, r.memory = true, 0
+	}
+	r.util, r.memory = r.util+part*util, r.memory+memory
 }
 
 // wave is the utilisation of a job that has trained for so many ms: a sawtooth between

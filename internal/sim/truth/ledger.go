@@ -3,7 +3,7 @@ package truth
 // A Use is what a GPU's time goes into. At every time each GPU of the fleet has one.
 type Use int
 
-// The uses. What is not [Useful] has been lost to the cause that the use names, but for
+// The uses. A GPU that is shared has one for each part. What is not [Useful] has been lost to the cause that the use names, but for
 // [Free]: nobody wanted it.
 const (
 	Useful    Use = iota // a job on it makes progress that it has not made before
@@ -40,12 +40,16 @@ func Uses() []Use {
 	return out
 }
 
+// Whole is one GPU: what is counted is thousandths of them, so that parts of a GPU add up
+// to it exactly.
+const Whole = 1000
+
 // A Ledger counts what the GPU-time of a fleet goes into. It costs the same for one
-// GPU as for ten thousand: it counts GPUs by use and multiplies with time.
+// GPU as for ten thousand: it counts thousandths of GPUs by use and multiplies with time.
 type Ledger struct {
 	now    int64 // ms
 	gpus   [uses]int64
-	wanted int64 // GPUs that jobs wait for
+	wanted int64 // that jobs wait for
 	sum    [uses + 1]GPUTime
 }
 
@@ -64,16 +68,16 @@ func (l *Ledger) To(ms int64) {
 	l.sum[Queued] += beside
 }
 
-// Add adds n GPUs to a use, or takes them from it.
+// Add adds n thousandths of GPUs to a use, or takes them from it.
 func (l *Ledger) Add(u Use, n int) { l.gpus[u] += int64(n) }
 
-// Want adds n GPUs to those that jobs wait for, or takes them away.
+// Want adds n thousandths of GPUs to those that jobs wait for, or takes them away.
 func (l *Ledger) Want(n int) { l.wanted += int64(n) }
 
-// Wanted is the number of GPUs that jobs wait for.
+// Wanted is the thousandths of GPUs that jobs wait for.
 func (l *Ledger) Wanted() int { return int(l.wanted) }
 
-// GPUs is the number of GPUs with a use at present.
+// GPUs is the thousandths of GPUs with a use at present.
 func (l *Ledger) GPUs(u Use) int { return int(l.gpus[u]) }
 
 // Sum is the time of a use so far.

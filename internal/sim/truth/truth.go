@@ -3,8 +3,8 @@
 //
 // Nothing that observes, decides or acts may read it: only the simulation, which writes
 // it, and its report import this package, which a test holds. It reads no clock; times
-// are durations since the start of the simulation, and the unit of its accounts is one
-// GPU for one millisecond, so that sums are exact.
+// are durations since the start of the simulation, and the unit of its accounts is a
+// thousandth of a GPU for one millisecond, so that sums are exact.
 package truth
 
 import (
@@ -106,11 +106,11 @@ type Case struct {
 	Lost GPUTime
 }
 
-// GPUTime is a number of GPU-milliseconds.
+// GPUTime is a number of thousandths of a GPU, each for one millisecond.
 type GPUTime int64
 
 // Hours returns GPU-hours.
-func (t GPUTime) Hours() float64 { return float64(t) / 3.6e6 }
+func (t GPUTime) Hours() float64 { return float64(t) / (3.6e6 * Whole) }
 
 // A Verb is something that was done to the cluster.
 type Verb string
