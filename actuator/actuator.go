@@ -104,9 +104,11 @@ type Repair struct {
 	Action string // such as "reboot"
 	Key    string
 	Node   string
+	GPU    string // uuid, of a repair of one GPU
 	// BootID is the boot that the repair is meant for: it must do nothing in another.
 	BootID  string
 	Version fleet.Version
+	Done    bool // has ended, and well
 	Failed  bool
 	Note    string
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"stoker.dev/stoker/internal/fleet"
@@ -46,7 +47,7 @@ func (a drain) Start(ctx context.Context, o remedy.Order) (remedy.Receipt, error
 	var evict []fleet.PodRef
 	var forlorn []string
 	for _, p := range on {
-		if p.Resident {
+		if p.Resident || spared(o.Spare, p.UID) {
 			continue
 		}
 		if p.BootID == "" {
@@ -121,7 +122,7 @@ func (drain) Check(now time.Time, f fleet.Snapshot, o remedy.Order, r remedy.Rec
 			unasked = append(unasked, p)
 		}
 	}
-	newcomers := newcomers(f, n.Name, r.Pods)
+	newcomers := newcomers(f, n.Name, append(slices.Clone(o.Spare), r.Pods...))
 	switch {
 	case len(left) == 0 && len(newcomers) == 0:
 		return ended(remedy.Done, "%s gone from %s", count(len(r.Pods), "pod"), n.Name)

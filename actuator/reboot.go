@@ -2,10 +2,7 @@ package actuator
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
-	"strings"
 	"time"
 
 	"stoker.dev/stoker/internal/fleet"
@@ -62,7 +59,7 @@ func (a reboot) Start(ctx context.Context, o remedy.Order) (remedy.Receipt, erro
 	if n.BootID == "" {
 		return remedy.Receipt{}, failf(remedy.Rejected, "the boot id of %s is not known, so nobody could tell whether it was booted", n.Name)
 	}
-	if err := a.empty(ctx, n); err != nil {
+	if err := empty(ctx, a.pods, n, func(p fleet.Pod) bool { return p.Terminating }); err != nil {
 		return remedy.Receipt{}, err
 	}
 	rep, err := a.repairs.CreateRepair(ctx, Repair{Name: name, Action: o.Action, Key: o.Key, Node: n.Name, BootID: n.BootID})
@@ -70,25 +67,6 @@ func (a reboot) Start(ctx context.Context, o remedy.Order) (remedy.Receipt, erro
 		return remedy.Receipt{}, fmt.Errorf("create repair %s: %w", name, err)
 	}
 	return remedy.Receipt{BootID: rep.BootID, Note: "repair " + name}, nil
-}
-
-// empty reports pods on the node that hold GPUs and have not been asked to go: a
-// reboot under them would lose work that nobody has asked them to save.
-func (a reboot) empty(ctx context.Context, n fleet.Node) error {
-	on, err := a.pods.PodsOn(ctx, n.Name)
-	if err != nil {
-		return fmt.Errorf("list the pods on %s: %w", n.Name, err)
-	}
-	var busy []string
-	for _, p := range on {
-		if p.GPUs > 0 && !p.Resident && !p.Terminating {
-			busy = append(busy, pod(p.PodRef))
-		}
-	}
-	if len(busy) > 0 {
-		return failf(remedy.Conflict, "%s still holds GPUs of %s and has not been asked to go", list(busy), n.Name)
-	}
-	return nil
 }
 
 func (reboot) Check(now time.Time, f fleet.Snapshot, o remedy.Order, r remedy.Receipt) (remedy.Outcome, bool) {
@@ -112,18 +90,4 @@ func (reboot) Check(now time.Time, f fleet.Snapshot, o remedy.Order, r remedy.Re
 		return ended(remedy.Conflict, "%s has no new boot after %s; looking at the repair again", n.Name, span(now.Sub(r.At)))
 	}
 	return remedy.Outcome{}, false
-}
-
-// repairName is a valid name for a Kubernetes object, the same for the same order.
-func repairName(o remedy.Order) string {
-	const most = 40 // of the node's name; with the rest this stays under 63
-	node := strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
-			return r
-		}
-		return '-'
-	}, strings.ToLower(o.Target.Node))
-	node = strings.Trim(node[:min(len(node), most)], "-")
-	sum := sha256.Sum256([]byte(o.Key))
-	return fmt.Sprintf("reboot-%s-%s", node, hex.EncodeToString(sum[:5]))
 }

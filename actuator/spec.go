@@ -12,7 +12,7 @@ import (
 
 // Actions are all actions that there are. Nothing registers at init: who adds one adds
 // a file and a line here, and the contract test, the docs and the chart's role follow.
-var Actions = Specs{cordonSpec, checkpointSpec, stopSpec, startSpec, drainSpec, rebootSpec, verifySpec, releaseSpec, watchSpec, inspectSpec, claimsSpec, recipeSpec}
+var Actions = Specs{cordonSpec, checkpointSpec, stopSpec, startSpec, drainSpec, rebootSpec, resetSpec, verifySpec, releaseSpec, watchSpec, inspectSpec, claimsSpec, recipeSpec}
 
 // A Spec declares one action.
 type Spec struct {

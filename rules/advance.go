@@ -143,6 +143,9 @@ func (w *walk) climb() []remedy.Order {
 			}
 		}
 		orders, skip := w.orders(step)
+		if w.done(step.Unless) {
+			orders, skip = nil, step.Unless+" has done it"
+		}
 		if skip == "" && w.calm(step.Role, step.Effect) {
 			orders, skip = nil, stateOver
 		}
@@ -456,7 +459,7 @@ func (w *walk) startReserved(job fleet.JobRef) bool {
 func (w *walk) orders(step remedy.Step) ([]remedy.Order, string) {
 	switch step.Scope {
 	case remedy.ScopeJobs:
-		jobs, none := w.jobs(step.Role)
+		jobs, none := w.jobs(step)
 		if len(jobs) == 0 {
 			return nil, none
 		}
@@ -476,14 +479,21 @@ func (w *walk) orders(step remedy.Step) ([]remedy.Order, string) {
 		if step.Role == remedy.RoleRenew && w.bootedSince() {
 			return nil, "the node has been booted already"
 		}
-		return []remedy.Order{w.order(step, remedy.Target{Node: n.Name, UID: n.UID})}, ""
+		to := remedy.Target{Node: n.Name, UID: n.UID}
+		if step.Of != remedy.OfGPU {
+			return []remedy.Order{w.order(step, to)}, ""
+		}
+		to.GPU = w.in.Subject.UUID
+		o := w.order(step, to)
+		o.Spare = w.spared()
+		return []remedy.Order{o}, ""
 	}
 	return nil, fmt.Sprintf("scope %q is not known to this version", step.Scope)
 }
 
 // jobs returns the jobs that a step of the role is for, or why there are none.
-func (w *walk) jobs(role remedy.Role) ([]fleet.JobRef, string) {
-	switch role {
+func (w *walk) jobs(step remedy.Step) ([]fleet.JobRef, string) {
+	switch step.Role {
 	case remedy.RoleStart:
 		return w.owed(), "no job was stopped"
 	case remedy.RoleVerify:
@@ -500,11 +510,11 @@ func (w *walk) jobs(role remedy.Role) ([]fleet.JobRef, string) {
 		return []fleet.JobRef{j.Ref}, ""
 	case remedy.SubjectGPU, remedy.SubjectNode:
 		var dead []fleet.JobRef
-		for _, ref := range w.fleet.JobsOn(w.in.Subject.Node) {
+		for _, ref := range w.concerned(step.Of) {
 			j, ok := w.fleet.Jobs[ref]
 			switch {
 			case !ok || j.Phase.Ended():
-			case role == remedy.RoleSave && w.dead(ref):
+			case step.Role == remedy.RoleSave && w.dead(ref):
 				dead = append(dead, ref)
 			default:
 				out = append(out, ref)
@@ -514,6 +524,9 @@ func (w *walk) jobs(role remedy.Role) ([]fleet.JobRef, string) {
 			return nil, names(dead) + " cannot save: on a GPU that is lost a program is dead or hangs"
 		}
 	case remedy.SubjectQueue, remedy.SubjectPool:
+	}
+	if len(out) == 0 && step.Of == remedy.OfGPU {
+		return nil, "no job holds the GPU"
 	}
 	return out, "no job holds a GPU of the node"
 }

@@ -171,7 +171,12 @@ func Compile(file string, c Config, actions Actions) (Playbooks, error) {
 // timing is what every step may say, beside the parameters of its action.
 type timing struct {
 	Within remedy.Duration `yaml:"within"`
+	Of     remedy.Extent   `yaml:"of"`
+	Unless string          `yaml:"unless"`
 }
+
+// timingKeys are its keys.
+var timingKeys = []string{"within", "of", "unless"}
 
 func compileStep(file, path string, n *yaml.Node, actions Actions) (remedy.Step, error) {
 	fail := func(at *yaml.Node, format string, args ...any) error {
@@ -202,7 +207,7 @@ func compileStep(file, path string, n *yaml.Node, actions Actions) (remedy.Step,
 	own.Content, rest.Content = nil, nil
 	for i := 0; i+1 < len(params.Content); i += 2 {
 		to := &rest
-		if params.Content[i].Value == "within" {
+		if slices.Contains(timingKeys, params.Content[i].Value) {
 			to = &own
 		}
 		to.Content = append(to.Content, params.Content[i], params.Content[i+1])
@@ -217,6 +222,17 @@ func compileStep(file, path string, n *yaml.Node, actions Actions) (remedy.Step,
 	if t.Within < 0 {
 		err = errors.Join(err, fail(params, "within %s is negative", t.Within))
 	}
+	if extents := []string{string(remedy.OfNode), string(remedy.OfGPU)}; t.Of != "" && !slices.Contains(extents, string(t.Of)) {
+		err = errors.Join(err, fail(params, "of: %s", config.Unknown("extent", string(t.Of), extents)))
+	}
+	switch {
+	case t.Of != "" && info.Of != "":
+		err = errors.Join(err, fail(params, "of: %s is always of the %s", info.Name, info.Of))
+	case t.Of == remedy.OfNode:
+		t.Of = ""
+	case t.Of == "":
+		t.Of = info.Of
+	}
 	if err != nil {
 		var all config.Errors
 		for _, e := range unjoin(err) {
@@ -226,7 +242,7 @@ func compileStep(file, path string, n *yaml.Node, actions Actions) (remedy.Step,
 	}
 	return remedy.Step{
 		Action: info.Name, Scope: info.Scope, Effect: info.Effect, Role: info.Role,
-		Within: t.Within, Optional: info.Optional, Params: raw,
+		Within: t.Within, Optional: info.Optional, Of: t.Of, Unless: t.Unless, Params: raw,
 	}, nil
 }
 
@@ -240,7 +256,7 @@ func withinToo(err error, path string, params *yaml.Node) error {
 	es = slices.Clone(es)
 	for i := 0; i+1 < len(params.Content); i += 2 {
 		key := params.Content[i].Value
-		meant := config.Unknown("key", key, []string{"within"})
+		meant := config.Unknown("key", key, timingKeys)
 		for j, e := range es {
 			if e.Path != config.Key(path, key) || !strings.HasPrefix(e.Text, "unknown key ") || strings.Contains(e.Text, "did you mean") {
 				continue
@@ -248,7 +264,7 @@ func withinToo(err error, path string, params *yaml.Node) error {
 			if strings.Contains(meant, "did you mean") || !strings.Contains(e.Text, "; known: ") {
 				es[j].Text = meant
 			} else {
-				es[j].Text += ", within"
+				es[j].Text += ", " + strings.Join(timingKeys, ", ")
 			}
 		}
 	}
@@ -299,6 +315,13 @@ func ladder(file, path string, p PlaybookConfig, steps []remedy.Step) config.Err
 		}
 		if s.Effect == remedy.EffectHarm && remedy.Classes[p.Class].Telemetry {
 			at(i, "%s takes something away, and %s says only that nothing is known", s.Action, p.Class)
+		}
+		earlier := func(r remedy.Step) bool { return r.Action == s.Unless }
+		if s.Unless != "" && !slices.ContainsFunc(before, earlier) {
+			at(i, "unless: no step before it is %q", s.Unless)
+		}
+		if s.Of == remedy.OfGPU && remedy.Classes[p.Class].Subject != remedy.SubjectGPU {
+			at(i, "%s is of a GPU, and %s is not about one", s.Action, p.Class)
 		}
 		switch s.Role {
 		case remedy.RoleStop:

@@ -217,19 +217,25 @@ func (w *walk) restarted() []fleet.JobRef {
 }
 
 // dead reports whether the job's program certainly ran on the incident's GPU and is dead
-// by the class of the fault: it holds every GPU of the node. Of a job that holds some of
-// them nobody knows which.
+// by the class of the fault: telemetry says that one of its pods holds that GPU, or it
+// holds every GPU of the node.
 func (w *walk) dead(job fleet.JobRef) bool {
 	if !remedy.Classes[w.in.Class].Dead {
 		return false
 	}
+	n := w.fleet.Nodes[w.in.Subject.Node]
+	g, _ := n.GPU(w.in.Subject.UUID)
 	gpus := 0
 	for _, p := range w.fleet.PodsOf(job) {
-		if p.Node == w.in.Subject.Node {
-			gpus += p.GPUs
+		if p.Node != n.Name {
+			continue
 		}
+		if slices.Contains(g.Pods, fleet.PodName{Namespace: p.Namespace, Name: p.Name}) {
+			return true
+		}
+		gpus += p.GPUs
 	}
-	return gpus > 0 && gpus >= w.fleet.Nodes[w.in.Subject.Node].Capacity.GPUs
+	return gpus > 0 && gpus >= n.Capacity.GPUs
 }
 
 // calm reports whether a step is left out since the state has ended in the middle of

@@ -90,6 +90,7 @@ var actions = actionList{
 	{Name: "start", Scope: remedy.ScopeJobs, Effect: remedy.EffectRecovery, Role: remedy.RoleStart, Within: 10 * time.Minute},
 	{Name: "drain", Scope: remedy.ScopeNode, Effect: remedy.EffectHarm, Within: 10 * time.Minute},
 	{Name: "reboot", Scope: remedy.ScopeNode, Effect: remedy.EffectHarm, Role: remedy.RoleRenew, Within: 20 * time.Minute},
+	{Name: "reset", Scope: remedy.ScopeNode, Effect: remedy.EffectHarm, Within: 5 * time.Minute, Optional: true, Of: remedy.OfGPU},
 	{Name: "verify", Scope: remedy.ScopeNode, Effect: remedy.EffectAsk, Role: remedy.RoleVerify, Within: 30 * time.Minute},
 	{Name: "watch", Scope: remedy.ScopeJobs, Effect: remedy.EffectAsk, Role: remedy.RoleVerify, Within: time.Hour},
 	{Name: "release", Scope: remedy.ScopeNode, Effect: remedy.EffectRecovery, Role: remedy.RoleRelease, Within: 10 * time.Minute},

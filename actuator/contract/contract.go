@@ -49,8 +49,12 @@ type Backend interface {
 	Recipe(t *testing.T, job fleet.JobRef, name, text string)
 	// Boot gives the node a new boot, as the repair of it would.
 	Boot(t *testing.T, node string)
+	// GPU is the uuid of a GPU of the node.
+	GPU(node string) string
 	// FailRepair makes the named repair fail, with a note.
 	FailRepair(t *testing.T, repair, note string)
+	// EndRepair lets the named repair, which is no boot, come to a good end.
+	EndRepair(t *testing.T, repair string)
 }
 
 // A PodKind says whose a pod is.

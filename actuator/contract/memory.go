@@ -236,6 +236,18 @@ func (m *Memory) FailRepair(_ *testing.T, repair, note string) {
 	m.repairs[repair] = r
 }
 
+// GPU is a uuid for a GPU of the node.
+func (m *Memory) GPU(node string) string { return "GPU-0-of-" + node }
+
+// EndRepair ends a repair well.
+func (m *Memory) EndRepair(_ *testing.T, repair string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r := m.repairs[repair]
+	r.Done = true
+	m.repairs[repair] = r
+}
+
 func failure(e remedy.Ending, format string, args ...any) error {
 	return &remedy.Failure{Ending: e, Err: fmt.Errorf(format, args...)}
 }

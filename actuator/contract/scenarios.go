@@ -352,6 +352,58 @@ var scenarios = []struct {
 			b.Errorf("reboot: %s, want the repair's name", said)
 		}
 	}},
+	{"a GPU is reset once, when nothing holds it, and is done when its repair says so", func(b *bench) {
+		o := b.ready("reset")
+		r := b.start(o)
+		if r.Found || r.Ended {
+			b.Errorf("receipt %+v, want a repair that has begun", r)
+		}
+		if again := b.start(o); !again.Found || again.Ended {
+			b.Errorf("second receipt %+v, want one that is found and has not ended", again)
+		}
+		if b.watched.writes != 2 {
+			b.Errorf("%d writes, want 2: cordon and one repair", b.watched.writes)
+		}
+		b.EndRepair(b.T, strings.TrimPrefix(r.Note, "repair "))
+		if out := b.end(o, b.start(o)); out.Ending != remedy.Done {
+			b.Errorf("ended %s (%s), want done", out.Ending, out.Note)
+		}
+	}},
+	{"a GPU is not reset under pods that nobody has spared", func(b *bench) {
+		b.RunJob(b.T, "llm", 6, 8)
+		o := b.ready("reset")
+		if said := b.refused(o, remedy.Conflict); !strings.Contains(said, "llm") {
+			b.Errorf("reset: %s, want the pod's name", said)
+		}
+		pods, err := b.Cluster().PodsOn(b.Context(), o.Target.Node)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, p := range pods {
+			o.Spare = append(o.Spare, p.PodRef)
+		}
+		b.start(o)
+	}},
+	{"a reset of which the repair failed is told, and not made anew", func(b *bench) {
+		o := b.ready("reset")
+		name := strings.TrimPrefix(b.start(o).Note, "repair ")
+		b.FailRepair(b.T, name, "in use by another client")
+		if said := b.refused(o, remedy.Rejected); !strings.Contains(said, name) {
+			b.Errorf("reset: %s, want the repair's name", said)
+		}
+	}},
+	{"a drain leaves alone what is spared", func(b *bench) {
+		node := b.Nodes()[0]
+		stays, goes := b.RunPod(b.T, node, PodControlled), b.RunPod(b.T, node, PodControlled)
+		b.do(b.order("cordon", incA, b.on()))
+		o := b.order("drain", incA, b.on())
+		o.Spare = []fleet.PodRef{stays}
+		b.do(o)
+		pods, err := b.Cluster().PodsOn(b.Context(), node)
+		if err != nil || !has(pods, stays) || has(pods, goes) {
+			b.Errorf("on the node are %v (%v), want %s and not %s", pods, err, stays.Name, goes.Name)
+		}
+	}},
 	{"a repair has one name once", func(b *bench) {
 		n := b.node()
 		rep := actuator.Repair{Name: "reboot-contract", Action: "reboot", Key: incA + "/1-reboot", Node: n.Name, BootID: n.BootID}
@@ -409,6 +461,13 @@ func (b *bench) ready(action string) remedy.Order {
 	case "reboot", "verify", "release":
 		b.do(b.order("cordon", incA, b.on()))
 		return b.order(action, incA, b.on())
+	case "reset":
+		b.do(b.order("cordon", incA, b.on()))
+		to := b.on()
+		to.GPU = b.GPU(to.Node)
+		o := b.order(action, incA, to)
+		o.BootID = b.node().BootID
+		return o
 	}
 	b.Fatalf("the contract does not know what %s needs: add it to ready", action)
 	return remedy.Order{}

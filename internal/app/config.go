@@ -113,6 +113,7 @@ func (c *ElectionConfig) Validate(path string) error {
 // RepairsConfig names the templates of repairs.
 type RepairsConfig struct {
 	Reboot RepairConfig `yaml:"reboot"`
+	Reset  RepairConfig `yaml:"reset"`
 }
 
 // FailuresConfig says where the reasons of failed jobs may be read.

@@ -30,14 +30,19 @@ func TestTheShippedConfigurationIsRightAndSafe(t *testing.T) {
 			t.Errorf("playbook %s has no page: %v", b.Name, err)
 		}
 	}
+	const reset = "cordon checkpoint stop start drain reset checkpoint stop start drain reboot verify release"
 	want := map[string]string{
-		"gpu-lost":    "cordon checkpoint stop start drain reboot verify release",
-		"gpu-hot":     "cordon checkpoint stop start verify release",
-		"gpu-ecc":     "cordon checkpoint stop start drain reboot verify release",
-		"gpu-driver":  "cordon checkpoint stop start drain reboot verify release",
-		"gpu-nvlink":  "cordon checkpoint stop start drain reboot verify release",
-		"node-notice": "cordon checkpoint stop start verify release",
-		"job-stalled": "stop start watch",
+		"gpu-lost":        "cordon checkpoint stop start drain reboot verify release",
+		"gpu-hot":         "cordon checkpoint stop start verify release",
+		"gpu-ecc-boot":    "cordon checkpoint stop start drain reboot verify release",
+		"gpu-driver-boot": "cordon checkpoint stop start drain reboot verify release",
+		"gpu-nvlink-boot": "cordon checkpoint stop start drain reboot verify release",
+		"node-notice":     "cordon checkpoint stop start verify release",
+		"job-stalled":     "stop start watch",
+
+		"gpu-ecc":    reset,
+		"gpu-driver": reset,
+		"gpu-nvlink": reset,
 
 		"job-out-of-memory": "stop recipe start watch",
 		"job-network":       "inspect stop start watch",

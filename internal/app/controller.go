@@ -112,11 +112,11 @@ func (s *service) build() error {
 	if s.client, err = kube.NewClient(rest); err != nil {
 		return err
 	}
-	template, err := s.template()
+	templates, err := s.templates()
 	if err != nil {
 		return err
 	}
-	cluster := kube.NewCluster(s.log, s.client, kube.ClusterOptions{Namespace: s.opts.Namespace, Repairs: template})
+	cluster := kube.NewCluster(s.log, s.client, kube.ClusterOptions{Namespace: s.opts.Namespace, Repairs: templates})
 	act, err := actuator.New(s.log, cluster, actuator.Actions, actuator.Gates(s.cfg.Mode, s.cfg.Gates), s.reg)
 	if err != nil {
 		return err
@@ -171,20 +171,23 @@ func (s *service) build() error {
 	return nil
 }
 
-func (s *service) template() (kube.Template, error) {
-	data := kube.DefaultTemplate
-	if name := s.cfg.Repairs.Reboot.Template; name != "" {
-		b, err := os.ReadFile(name)
-		if err != nil {
-			return kube.Template{}, fmt.Errorf("configuration: repairs.reboot.template: %w", err)
+func (s *service) templates() (kube.Templates, error) {
+	given := map[string][]byte{}
+	for action, c := range map[string]RepairConfig{"reboot": s.cfg.Repairs.Reboot, "reset": s.cfg.Repairs.Reset} {
+		if c.Template == "" {
+			continue
 		}
-		data = b
+		b, err := os.ReadFile(c.Template)
+		if err != nil {
+			return nil, fmt.Errorf("configuration: repairs.%s.template: %w", action, err)
+		}
+		given[action] = b
 	}
-	t, err := kube.ParseTemplate(data, "")
+	out, err := kube.ParseTemplates(given)
 	if err != nil {
-		return t, fmt.Errorf("configuration: repairs.reboot.template: %w", err)
+		return nil, fmt.Errorf("configuration: repairs: %w", err)
 	}
-	return t, nil
+	return out, nil
 }
 
 func (s *service) close() {

@@ -114,6 +114,9 @@ type GPU struct {
 	XID     int       // newest error code; 0 when none was seen
 	XIDTime time.Time // event time of XID
 	Seen    time.Time // time of the newest sample
+	// Pods are those that hold it, in order; several where it is shared. Empty also where
+	// nobody tells which pods hold which GPUs.
+	Pods []PodName
 }
 
 // A Hold is our mark on a node: which incidents want it kept free, and since when.

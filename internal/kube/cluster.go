@@ -40,7 +40,7 @@ type Cluster struct {
 	nodes    observe.Nodes
 	pods     observe.Pods
 	adapters map[string]framework // by the Kind of a job's reference
-	repairs  Template
+	repairs  Templates
 	own      string // our namespace
 }
 
@@ -55,7 +55,7 @@ type framework struct {
 // ClusterOptions says how a cluster is read and changed.
 type ClusterOptions struct {
 	Namespace string      // our own, where repairs run
-	Repairs   Template    // of [ParseTemplate]
+	Repairs   Templates   // an action without one cannot be repaired by
 	PoolKeys  []string    // labels that name a node's pool; nil means [observe.PoolKeys]
 	Adapters  []jobs.Spec // nil means [jobs.Adapters]
 }

@@ -19,9 +19,9 @@ import (
 
 var reboot = actuator.Repair{Name: "reboot-gpu-a-02-abc", Action: "reboot", Key: "gpu-lost-a/5/reboot", Node: "gpu-a-02", BootID: "b-1"}
 
-func template(t *testing.T) Template {
+func templates(t *testing.T) Templates {
 	t.Helper()
-	tpl, err := ParseTemplate(DefaultTemplate, "")
+	tpl, err := ParseTemplates(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func template(t *testing.T) Template {
 
 func cluster(t *testing.T, s *server) *Cluster {
 	t.Helper()
-	return NewCluster(slog.New(slog.NewTextHandler(t.Output(), nil)), s.client(t, time.Second), ClusterOptions{Namespace: "own", Repairs: template(t)})
+	return NewCluster(slog.New(slog.NewTextHandler(t.Output(), nil)), s.client(t, time.Second), ClusterOptions{Namespace: "own", Repairs: templates(t)})
 }
 
 func yamlAnswer(t *testing.T, text string) http.HandlerFunc {
@@ -392,7 +392,7 @@ func TestRepair(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := base
-			want.Note, want.Failed = tc.note, tc.failed
+			want.Note, want.Failed, want.Done = tc.note, tc.failed, tc.note == "has ended well"
 			if d := cmp.Diff(want, got); d != "" {
 				t.Errorf("repair differs (-want +got):\n%s", d)
 			}
@@ -445,7 +445,7 @@ spec:
 }
 
 func TestTemplateImage(t *testing.T) {
-	tpl, err := ParseTemplate(DefaultTemplate, "registry.example.com/tools@sha256:abc")
+	tpl, err := ParseTemplate(defaultReboot, "registry.example.com/tools@sha256:abc")
 	if err != nil {
 		t.Fatal(err)
 	}

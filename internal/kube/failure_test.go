@@ -195,7 +195,7 @@ func TestListReadsAllPages(t *testing.T) {
 func TestCreateInMissingNamespaceIsRejected(t *testing.T) {
 	s := newServer(t)
 	s.on("POST /apis/batch/v1/namespaces/own/jobs", status(404, metav1.StatusReasonNotFound, `namespaces "own" not found`, &metav1.StatusDetails{Name: "own", Kind: "namespaces"}))
-	c := NewCluster(nil, s.client(t, time.Second), ClusterOptions{Namespace: "own", Repairs: template(t)})
+	c := NewCluster(nil, s.client(t, time.Second), ClusterOptions{Namespace: "own", Repairs: templates(t)})
 	_, err := c.CreateRepair(t.Context(), reboot)
 	wantEnding(t, err, remedy.Rejected)
 	if f, ok := errors.AsType[*remedy.Failure](err); !ok || !strings.Contains(f.Error(), "own") {

@@ -25,6 +25,7 @@ import (
 const (
 	envBootID = "STOKER_EXPECT_BOOT_ID" // the boot in which they are to act; in any other they must do nothing
 	envNode   = "STOKER_NODE"
+	envGPU    = "STOKER_GPU" // uuid of the GPU, of a repair that is about one
 )
 
 const (
@@ -32,10 +33,33 @@ const (
 	repairKept     = 7 * 24 * 60 * 60 // seconds that it is kept when it has ended
 )
 
-// DefaultTemplate is the repair template of a configuration that names none.
-//
-//go:embed repair.yaml
-var DefaultTemplate []byte
+// The repair templates of a configuration that names none.
+var (
+	//go:embed reboot.yaml
+	defaultReboot []byte
+	//go:embed reset.yaml
+	defaultReset []byte
+)
+
+// Templates are what repairs are made from, by action.
+type Templates map[string]Template
+
+// ParseTemplates reads the template of each action that has one: those given, and of the
+// others the one that is shipped. The error names the action.
+func ParseTemplates(given map[string][]byte) (Templates, error) {
+	out := Templates{}
+	for action, data := range map[string][]byte{"reboot": defaultReboot, "reset": defaultReset} {
+		if own, ok := given[action]; ok {
+			data = own
+		}
+		t, err := ParseTemplate(data, "")
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", action, err)
+		}
+		out[action] = t
+	}
+	return out, nil
+}
 
 // A Template is the Job that every repair is made from. Its zero value runs nothing.
 type Template struct{ job *batchv1.Job }
@@ -98,7 +122,7 @@ func ParseTemplate(data []byte, image string) (Template, error) {
 				bad(path+".image", "there is none")
 			}
 			for _, e := range c.Env {
-				if e.Name == envBootID || e.Name == envNode {
+				if e.Name == envBootID || e.Name == envNode || e.Name == envGPU {
 					bad(path+".env", "Stoker sets %s itself", e.Name)
 				}
 			}
@@ -119,6 +143,9 @@ func (t Template) make(r actuator.Repair, namespace string) *batchv1.Job {
 		metav1.SetMetaDataAnnotation(meta, remedy.MarkAction, r.Action)
 		metav1.SetMetaDataAnnotation(meta, remedy.MarkKey, r.Key)
 		metav1.SetMetaDataAnnotation(meta, remedy.MarkBootID, r.BootID)
+		if r.GPU != "" {
+			metav1.SetMetaDataAnnotation(meta, remedy.MarkGPU, r.GPU)
+		}
 	}
 	spec, pod := &job.Spec, &job.Spec.Template.Spec
 	spec.Parallelism, spec.Completions, spec.BackoffLimit = new(int32(1)), new(int32(1)), new(int32(0))
@@ -134,9 +161,13 @@ func (t Template) make(r actuator.Repair, namespace string) *batchv1.Job {
 	if pod.AutomountServiceAccountToken == nil {
 		pod.AutomountServiceAccountToken = new(false)
 	}
+	env := []corev1.EnvVar{{Name: envBootID, Value: r.BootID}, {Name: envNode, Value: r.Node}}
+	if r.GPU != "" {
+		env = append(env, corev1.EnvVar{Name: envGPU, Value: r.GPU})
+	}
 	for _, list := range [][]corev1.Container{pod.Containers, pod.InitContainers} {
 		for i := range list {
-			list[i].Env = append(slices.Clone(list[i].Env), corev1.EnvVar{Name: envBootID, Value: r.BootID}, corev1.EnvVar{Name: envNode, Value: r.Node})
+			list[i].Env = slices.Concat(list[i].Env, env)
 		}
 	}
 	return job
@@ -153,16 +184,17 @@ func (c *Cluster) Repair(ctx context.Context, name string) (actuator.Repair, err
 
 // CreateRepair creates it under its name. A repair is for one boot of one node.
 func (c *Cluster) CreateRepair(ctx context.Context, r actuator.Repair) (actuator.Repair, error) {
+	template := c.repairs[r.Action]
 	switch {
-	case c.repairs.job == nil:
-		return actuator.Repair{}, failure(remedy.Rejected, "repair %s: no repair template is configured", r.Name)
+	case template.job == nil:
+		return actuator.Repair{}, failure(remedy.Rejected, "repair %s: no template is configured for %q", r.Name, r.Action)
 	case r.Node == "" || r.BootID == "" || r.Key == "":
 		return actuator.Repair{}, failure(remedy.Rejected, "repair %s: node %q, boot %q and key %q have to be known", r.Name, r.Node, r.BootID, r.Key)
 	}
 	if msgs := validation.IsValidLabelValue(r.Action); len(msgs) > 0 || r.Action == "" {
 		return actuator.Repair{}, failure(remedy.Rejected, "repair %s: action %q cannot be a label: %v", r.Name, r.Action, msgs)
 	}
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(c.repairs.make(r, c.own))
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(template.make(r, c.own))
 	if err != nil {
 		return actuator.Repair{}, failure(remedy.Rejected, "repair %s: %w", r.Name, err)
 	}
@@ -180,6 +212,7 @@ func repairOf(obj *unstructured.Unstructured) actuator.Repair {
 		Action:  manifest.Annotation(obj.Object, remedy.MarkAction),
 		Key:     manifest.Annotation(obj.Object, remedy.MarkKey),
 		Node:    manifest.String(obj.Object, "spec", "template", "spec", "nodeName"),
+		GPU:     manifest.Annotation(obj.Object, remedy.MarkGPU),
 		BootID:  manifest.Annotation(obj.Object, remedy.MarkBootID),
 		Version: manifest.Version(obj.Object),
 		Note:    "runs",
@@ -194,7 +227,7 @@ func repairOf(obj *unstructured.Unstructured) actuator.Repair {
 			}
 		}
 	case manifest.ConditionOf(obj.Object, "Complete").Status == fleet.True:
-		r.Note = "has ended well"
+		r.Done, r.Note = true, "has ended well"
 	}
 	return r
 }

@@ -197,6 +197,10 @@ func (l *Loop) check(now time.Time, f fleet.Snapshot, in *remedy.Incident, o *re
 // settle records how an order ended, or when it is tried again.
 func (l *Loop) settle(now time.Time, incident string, o *remedy.OrderRecord, out remedy.Outcome) {
 	out.Note = short(out.Note)
+	if out.Look && now.Before(o.Order.Deadline) {
+		o.Receipt = nil
+		return
+	}
 	if !out.Ending.Retry() {
 		o.Outcome = &out
 		return

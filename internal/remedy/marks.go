@@ -46,4 +46,6 @@ const (
 	MarkKey    = "stoker.dev/key"
 	// MarkBootID on a repair's Job: the boot that it is meant for.
 	MarkBootID = "stoker.dev/boot-id"
+	// MarkGPU on a repair's Job: the uuid of the GPU that it is about.
+	MarkGPU = "stoker.dev/gpu"
 )

@@ -65,7 +65,18 @@ type ActionInfo struct {
 	Within time.Duration
 	// Optional says that the ladder goes on when the step fails.
 	Optional bool
+	// Of is what a step is about that does not say; empty: the whole node.
+	Of Extent
 }
+
+// An Extent says how much of a node a step is about when the incident is one of a GPU.
+type Extent string
+
+// The extents.
+const (
+	OfNode Extent = "node" // whatever is on the node
+	OfGPU  Extent = "gpu"  // what holds the incident's GPU, or may; the rest stays where it is
+)
 
 // A Role is the meaning of an action for whoever walks the ladder.
 type Role string
@@ -85,18 +96,22 @@ const (
 // A Step is one rung of a ladder, as data: what was decided when the playbook was
 // read, so that an incident carries its ladder through a change of configuration.
 type Step struct {
-	Action   string          `json:"action"`
-	Scope    Scope           `json:"scope"`
-	Effect   Effect          `json:"effect"`
-	Role     Role            `json:"role,omitempty"`
-	Within   Duration        `json:"within"`
-	Optional bool            `json:"optional,omitempty"`
-	Params   json.RawMessage `json:"params,omitempty"` // of the action, checked when the playbook was read
+	Action   string   `json:"action"`
+	Scope    Scope    `json:"scope"`
+	Effect   Effect   `json:"effect"`
+	Role     Role     `json:"role,omitempty"`
+	Within   Duration `json:"within"`
+	Optional bool     `json:"optional,omitempty"`
+	Of       Extent   `json:"of,omitempty"`
+	// Unless names an action: the step is skipped when an earlier step of it is done.
+	Unless string          `json:"unless,omitempty"`
+	Params json.RawMessage `json:"params,omitempty"` // of the action, checked when the playbook was read
 }
 
 // A Target is what an order changes: a node, or a job.
 type Target struct {
 	Node string       `json:"node,omitempty"`
+	GPU  string       `json:"gpu,omitempty"` // uuid of one GPU of the node, of an order that is about it alone
 	Job  fleet.JobRef `json:"job,omitzero"`
 	UID  string       `json:"uid,omitempty"` // of the object; another object of that name is not the target
 }
@@ -120,8 +135,10 @@ type Order struct {
 	Role     Role   `json:"role,omitempty"`
 	Target   Target `json:"target"`
 	// Node is the ill node that the incident is about; a job's order has it beside its target.
-	Node     string          `json:"node,omitempty"`
-	BootID   string          `json:"bootID,omitempty"` // of the node when the fault was seen
+	Node   string `json:"node,omitempty"`
+	BootID string `json:"bootID,omitempty"` // of the node when the fault was seen
+	// Spare are pods on the node that stay, as they hold other GPUs than the target.
+	Spare    []fleet.PodRef  `json:"spare,omitempty"`
 	Params   json.RawMessage `json:"params,omitempty"`
 	Cause    string          `json:"cause"` // one sentence: the evidence and the rule
 	Actor    string          `json:"actor"` // who decided: "stoker", or a person
@@ -145,6 +162,7 @@ type Receipt struct {
 	BootID  string         `json:"bootID,omitempty"`  // of the node before the change
 	Note    string         `json:"note,omitempty"`
 	Found   bool           `json:"found,omitempty"` // the change was there already; nothing was written
+	Ended   bool           `json:"ended,omitempty"` // what was started has come to its end, and well
 }
 
 // An Ending says how an order ended.
@@ -187,6 +205,9 @@ func (e Ending) Settled() bool {
 type Outcome struct {
 	Ending Ending `json:"ending"`
 	Note   string `json:"note,omitempty"`
+	// Look says that nothing has ended: what was started can only be seen by starting the
+	// order again, which finds it. It is asked for soon, and counts as no further try.
+	Look bool `json:"-"`
 }
 
 // A Failure is an error of the cluster, sorted. An error that carries none is Unclear.

@@ -149,7 +149,7 @@ func (d *Direct) poll(ctx context.Context, now time.Time, n *node) {
 		d.event(now, n, e)
 	}
 	if read == n.Usage {
-		d.use(now)
+		d.use(now, n)
 		d.heat(now, n)
 	}
 }
@@ -202,9 +202,9 @@ func (d *Direct) event(now time.Time, n *node, e fleet.XIDEvent) {
 	})
 }
 
-// use takes in how much of its GPUs each pod has used. Pods on several nodes have a name
+// use takes in which pods hold which GPUs, and how much of them each has used. Pods on several nodes have a name
 // of their own on each.
-func (d *Direct) use(now time.Time) {
+func (d *Direct) use(now time.Time, n *node) {
 	type sum struct {
 		v float64
 		n int
@@ -226,6 +226,12 @@ func (d *Direct) use(now time.Time) {
 		if p.name != "" {
 			s := sums[p]
 			sums[p] = sum{s.v + v.Value, s.n + 1}
+		}
+		// Whose GPU tells nothing keeps it: one that is lost is still held.
+		if g := &n.gpus[v.GPU]; p.name == "" {
+			g.Pods = nil
+		} else if held := (fleet.PodName{Namespace: p.namespace, Name: p.name}); len(g.Pods) != 1 || g.Pods[0] != held {
+			g.Pods = []fleet.PodName{held}
 		}
 	}
 	for p, s := range sums {

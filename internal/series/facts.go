@@ -60,7 +60,7 @@ func NewTelemetry(q Querier) *Telemetry {
 // not are left out: series of a node outlive it. An error means that the series could
 // not be asked; then nothing was filled in, and the source's time stays as it was.
 func (t *Telemetry) Fill(ctx context.Context, now time.Time, into *fleet.Facts) error {
-	var answers [6]promql.Vector
+	var answers [7]promql.Vector
 	for i, expr := range [...]string{
 		`stoker_collector_source_up`,
 		`timestamp(stoker_collector_source_up)`,
@@ -68,6 +68,7 @@ func (t *Telemetry) Fill(ctx context.Context, now time.Time, into *fleet.Facts) 
 		`timestamp(stoker_gpu_up)`,
 		`stoker_gpu_xid_last_event_timestamp_seconds`,
 		`stoker_node_boot_info`,
+		holders,
 	} {
 		v, err := t.q.Query(ctx, expr, now)
 		if err != nil {
@@ -83,6 +84,7 @@ func (t *Telemetry) Fill(ctx context.Context, now time.Time, into *fleet.Facts) 
 	arrives := t.sources(now, into, answers[0], answers[1])
 	t.gpus(answers[2], answers[3])
 	t.xids(answers[4])
+	t.holders(answers[6])
 	for _, s := range answers[5] {
 		if n := t.nodes[s.Metric.Get("node")]; n != nil {
 			n.boot = s.Metric.Get("boot_id")
@@ -175,6 +177,32 @@ func (t *Telemetry) xids(last promql.Vector) {
 		}
 		g.XID, g.XIDTime = xid, at
 		n.gpus[id] = g
+	}
+}
+
+// holders asks which pods hold which GPUs: our collector's own series, or what labels
+// another's series of a GPU.
+const holders = `group by (UUID, namespace, pod) ({__name__=~"stoker_gpu_pod_info|DCGM_FI_DEV_FB_USED", UUID!="", pod!=""})`
+
+// holders takes in who holds which GPU. A GPU of which nothing is told at present keeps
+// what was told last: one that is lost is still held.
+func (t *Telemetry) holders(of promql.Vector) {
+	pods := map[string][]fleet.PodName{}
+	for _, s := range of {
+		id := s.Metric.Get("UUID")
+		pods[id] = append(pods[id], fleet.PodName{Namespace: s.Metric.Get("namespace"), Name: s.Metric.Get("pod")})
+	}
+	for _, n := range t.nodes {
+		for id, g := range n.gpus {
+			if g.Up != fleet.True && len(pods[id]) == 0 {
+				continue
+			}
+			slices.SortFunc(pods[id], func(a, b fleet.PodName) int {
+				return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+			})
+			g.Pods = pods[id]
+			n.gpus[id] = g
+		}
 	}
 }
 

@@ -82,6 +82,7 @@ const (
 	concernRate
 	concernPeople
 	concernMarket
+	concernReset
 )
 
 // random is a number that depends on nothing but the seed, the concern, who asks and

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"stoker.dev/stoker/actuator"
 	"stoker.dev/stoker/internal/fleet"
@@ -282,68 +281,6 @@ func (s *Simulation) unsuspend(j *job) {
 	}
 	j.suspended = false
 	s.revive(j)
-}
-
-// A repair is a repair's object, as its job's status would tell.
-type repair struct{ actuator.Repair }
-
-// Repair reads one repair.
-func (c *Cluster) Repair(ctx context.Context, name string) (actuator.Repair, error) {
-	if err := c.enter(ctx); err != nil {
-		return actuator.Repair{}, err
-	}
-	defer c.s.mu.Unlock()
-	r, ok := c.s.repairs[name]
-	if !ok {
-		return actuator.Repair{}, failf(remedy.Gone, "there is no repair %s", name)
-	}
-	return r.Repair, nil
-}
-
-// How long it takes from a repair's object to what it does.
-var repairDelay = Span{3 * time.Second, 9 * time.Second}
-
-// CreateRepair creates a repair, which does its work a few seconds later: "reboot" by
-// the node's own means, "power-cycle" from outside. What it does not know fails.
-func (c *Cluster) CreateRepair(ctx context.Context, r actuator.Repair) (actuator.Repair, error) {
-	if err := c.enter(ctx); err != nil {
-		return actuator.Repair{}, err
-	}
-	s := c.s
-	defer s.mu.Unlock()
-	if have, ok := s.repairs[r.Name]; ok {
-		return have.Repair, failf(remedy.Conflict, "repair %s is there already", r.Name)
-	}
-	n, ok := s.byName[r.Node]
-	if !ok {
-		return actuator.Repair{}, failf(remedy.Rejected, "repair %s: there is no node %s", r.Name, r.Node)
-	}
-	r.Failed, r.Note = false, ""
-	rep := &repair{r}
-	s.repairs[r.Name] = rep
-	s.write(&rep.Version)
-	s.judge(truth.Repair, n.name, s.record.Ill(n.name), "nothing is wrong with the node")
-	s.after(s.cfg.between(repairDelay, concernRepair, hash(r.Name), 0), func() { s.carryOut(rep, n) })
-	return rep.Repair, nil
-}
-
-func (s *Simulation) carryOut(r *repair, n *node) {
-	if r.Failed {
-		return
-	}
-	switch {
-	case r.BootID != "" && r.BootID != n.bootID:
-		r.Note = "the node is in another boot; nothing was done"
-	case r.Action == "reboot" && !n.up:
-		return // a pod on a node that is down does not start; its object waits
-	case r.Action == "reboot":
-		s.shutDown(n, false)
-	case r.Action == "power-cycle":
-		s.shutDown(n, true)
-	default:
-		r.Failed, r.Note = true, fmt.Sprintf("no such action: %q", r.Action)
-	}
-	s.write(&r.Version)
 }
 
 // errDown is why nothing on a node answers.

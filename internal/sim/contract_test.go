@@ -133,6 +133,17 @@ func (b *backend) Boot(_ *testing.T, node string) {
 	b.shutDown(b.byName[node], false)
 }
 
+func (b *backend) GPU(node string) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.byName[node].gpus[0].uuid
+}
+
+func (b *backend) EndRepair(t *testing.T, name string) {
+	t.Helper()
+	b.Until(t, name+" has ended", func(fleet.Snapshot) bool { return b.repairs[name].Done })
+}
+
 func (b *backend) FailRepair(_ *testing.T, name, note string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

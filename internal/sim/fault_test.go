@@ -247,7 +247,7 @@ func TestLostTelemetryHarmsNothing(t *testing.T) {
 		t.Errorf("the job has made %d iterations in the meantime, want 599", got)
 	}
 	r.hold("gpu-a-01")
-	if rep := r.Report(); rep.WrongCordons != 1 || rep.MissedFaults != 0 || rep.Noise != 1 || r.record.Cases()[0].Lost != 0 {
+	if rep := r.Report(); rep.WrongCordons != 1 || rep.MissedFaults != 0 || rep.Noise != 1 || r.record.Cases()[0].AllLost() != 0 {
 		t.Errorf("report %+v: want a cordon for lost telemetry to be wrong, and no loss", rep)
 	}
 }

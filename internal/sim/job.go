@@ -288,7 +288,7 @@ func (s *Simulation) spend(p *pod, use truth.Use, blame int) {
 // settlePod charges the pod's fault for what its GPUs were kept from.
 func (s *Simulation) settlePod(p *pod) {
 	if p.use != truth.Useful {
-		s.record.Lose(p.blame, truth.GPUTime((s.now-p.since)*int64(p.held())))
+		s.record.Lose(p.blame, p.use, truth.GPUTime((s.now-p.since)*int64(p.held())))
 	}
 	p.since = s.now
 }

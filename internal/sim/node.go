@@ -190,13 +190,14 @@ func (s *Simulation) refresh(n *node) {
 // somebody waited for: what nobody wants is not lost.
 func (s *Simulation) settleNode(n *node) {
 	if n.blame != none {
-		lost := 0
+		wanted := s.ledger.Wanted()
 		for u, c := range n.booked {
 			if truth.Use(u) != truth.Free {
-				lost += c
+				lost := min(c, wanted)
+				wanted -= lost
+				s.record.Lose(n.blame, truth.Use(u), truth.GPUTime((s.now-n.bookedAt)*int64(lost)))
 			}
 		}
-		s.record.Lose(n.blame, truth.GPUTime((s.now-n.bookedAt)*int64(min(lost, s.ledger.Wanted()))))
 	}
 	n.bookedAt = s.now
 }
@@ -305,10 +306,7 @@ func (s *Simulation) comeUp(n *node) {
 	s.setReady(n, fleet.True)
 	for g := range n.gpus {
 		if n.lost&(1<<g) != 0 && !n.gpus[g].incurable {
-			n.lost &^= 1 << g
-			n.off &^= 1 << g
-			s.record.End(n.faults[g], s.since())
-			delete(n.faults, g)
+			s.cure(n, g)
 		}
 	}
 	if n.down != none {

@@ -28,6 +28,10 @@ const llamaHours = 16_384 * 54 * 24
 
 const assumed = "assumed"
 
+// resetsInVain: of so many faults of a GPU that happen by themselves, one is not cured by
+// a reset but only by a boot, and nobody knows before. Assumed.
+const resetsInVain = 10
+
 // Rates are what goes wrong in a simulated fleet by itself. docs/simulation.md shows
 // them as a table, which a test compares.
 var Rates = []Rate{
@@ -102,6 +106,9 @@ func (c *Config) poisson(r Rate, key int, each float64, from, to time.Duration, 
 		}
 		f := where(c.random(concernRate, uint64(key), 3*n+1))
 		f.Kind, f.At = r.Kind, at
+		if _, breaks := breakages[r.Kind]; breaks {
+			f.Stubborn = c.random(concernReset, uint64(key), n)%resetsInVain == 0
+		}
 		if r.Lasts > 0 {
 			f.For = c.exponential(r.Lasts, concernRate, uint64(key), 3*n+2)
 		}

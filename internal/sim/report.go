@@ -63,6 +63,18 @@ type FaultReport struct {
 	EndedAfterSeconds   float64 `json:"endedAfterSeconds"` // negative: it still lasts
 	Missed              bool    `json:"missed,omitempty"`
 	GPUHours            float64 `json:"gpuHours"` // not useful because of it
+	// GPUHoursBy is GPUHours by what they went into instead, as in LostGPUHours.
+	GPUHoursBy map[string]float64 `json:"gpuHoursBy,omitempty"`
+}
+
+func lostBy(c truth.Case) map[string]float64 {
+	out := map[string]float64{}
+	for u, t := range c.Lost {
+		if t > 0 {
+			out[truth.Use(u).String()] = t.Hours()
+		}
+	}
+	return out
 }
 
 // maxMistakes bounds the sentences of a report.
@@ -145,7 +157,8 @@ func (s *Simulation) reportFaults(r *Report) {
 		}
 		f := FaultReport{
 			Kind: c.Kind, Where: c.Node, AtSeconds: c.Begun.Seconds(), NoticedAfterSeconds: -1, EndedAfterSeconds: -1,
-			Missed: slices.Contains(missed, c), GPUHours: c.Lost.Hours(),
+			Missed: slices.Contains(missed, c), GPUHours: c.AllLost().Hours(),
+			GPUHoursBy: lostBy(c),
 		}
 		info := truth.Kinds[c.Kind]
 		switch {

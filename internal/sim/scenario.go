@@ -151,10 +151,10 @@ func (p *scenarioParser) job(words []string) error {
 }
 
 // fault reads a fault: when, its kind, where (a job, a node or node/GPU), and perhaps for
-// how long, and incurable.
+// how long, and incurable or stubborn.
 func (p *scenarioParser) fault(words []string) error {
 	if len(words) < 3 {
-		return errors.New("a fault is when, its kind and where, and perhaps `for 10m` and incurable")
+		return errors.New("a fault is when, its kind and where, and perhaps `for 10m`, incurable or stubborn")
 	}
 	at, err := time.ParseDuration(words[0])
 	if err != nil {
@@ -175,13 +175,15 @@ func (p *scenarioParser) fault(words []string) error {
 		switch {
 		case rest[0] == "incurable":
 			f.Incurable = true
+		case rest[0] == "stubborn":
+			f.Stubborn = true
 		case rest[0] == "for" && len(rest) > 1:
 			if f.For, err = time.ParseDuration(rest[1]); err != nil {
 				return err
 			}
 			rest = rest[1:]
 		default:
-			return fmt.Errorf("%q is neither for nor incurable", rest[0])
+			return fmt.Errorf("%q is neither for nor incurable nor stubborn", rest[0])
 		}
 	}
 	p.s.Fleet.Faults = append(p.s.Fleet.Faults, f)

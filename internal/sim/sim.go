@@ -53,7 +53,7 @@ type Config struct {
 	Nodes        int    // default 8
 	GPUsPerNode  int    // default 8, at most 16
 	NodesPerRack int    // default 4
-	Model        string // default NVIDIA A100-SXM4-80GB
+	Model        string // default NVIDIA H100 80GB HBM3
 	Pool         string // default a100
 
 	Market Market
@@ -306,7 +306,7 @@ func (c *Config) defaults() error {
 		}
 	}
 	if c.Model == "" {
-		c.Model = "NVIDIA A100-SXM4-80GB"
+		c.Model = "NVIDIA H100 80GB HBM3"
 	}
 	if c.Pool == "" {
 		c.Pool = "a100"
@@ -470,8 +470,8 @@ func (c *Config) checkFaults() error {
 		if info.Lasts != (f.For > 0) || f.For%time.Millisecond != 0 {
 			bad("for: %v; whether it has a length of its own: %t", f.For, info.Lasts)
 		}
-		if _, breaks := breakages[f.Kind]; f.Incurable && !breaks {
-			bad("cannot be incurable")
+		if _, breaks := breakages[f.Kind]; (f.Incurable || f.Stubborn) && !breaks {
+			bad("cannot be incurable or stubborn")
 		}
 	}
 	return errors.Join(errs...)

@@ -95,7 +95,7 @@ func TestNewNamesEveryMistake(t *testing.T) {
 		"nodes: -1", "GPUs of a node: 99", "boot:", "watchdog:", "job 1, a/big: 1 workers of 200 GPUs", "job 2, a/big: is there twice",
 		"0 iterations", "at: 1µs", "budget of 2 of 1", "fault 1, moon-phase: no such kind", "fault 2, gpu-lost: says not where",
 		"fault 3, gpu-lost: there is no job a/none", "fault 4, gpu-lost: there is no node none", "there is no GPU 100", "fault 5, telemetry-lost: for: 0s",
-		"fault 6, job-crash: does not happen to nodes", "fault 7, boot-hangs: does not happen to jobs", "cannot be incurable",
+		"fault 6, job-crash: does not happen to nodes", "fault 7, boot-hangs: does not happen to jobs", "cannot be incurable or stubborn",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q:\n%v", want, err)

@@ -18,10 +18,11 @@ import (
 )
 
 // ActionLabel is on every repair job and says what it does; ActionReboot is the
-// value that means a reboot of the pod's node.
+// value that means a reboot of the pod's node, ActionReset that of a reset of a GPU.
 const (
 	ActionLabel  = "stoker.dev/action"
 	ActionReboot = "reboot"
+	ActionReset  = "reset"
 )
 
 // An Ending says how a repair pod ends.
@@ -62,7 +63,8 @@ type Reboot struct {
 // A Rebooter plays the machines under repair pods, that is pods in the repair namespace
 // which have, or whose job has, [ActionLabel]. A reboot changes the node's boot id,
 // offers all its GPUs again, and frees pods that could not die; then the pod
-// succeeds. Of any other action the pod only succeeds.
+// succeeds. After a reset the node offers all its GPUs again, in the same boot. Of any
+// other action the pod only succeeds.
 type Rebooter struct {
 	*actor
 	client kubernetes.Interface
@@ -158,6 +160,11 @@ func (r *Rebooter) advance(ctx context.Context, now time.Time, pod corev1.Pod, a
 		return r.end(ctx, now, pod, do, Reboot{Action: action, Node: node, Pod: pod.Name, Ending: ending}, 0)
 	case EndsWell:
 	}
+	if action == ActionReset {
+		if err := r.offer(ctx, node, nil); err != nil {
+			return err
+		}
+	}
 	if action != ActionReboot {
 		return r.end(ctx, now, pod, do, Reboot{Action: action, Node: node, Pod: pod.Name}, 0)
 	}
@@ -203,6 +210,14 @@ func (r *Rebooter) takeDown(ctx context.Context, node string) error {
 
 // bringUp makes a node what it is after a reboot.
 func (r *Rebooter) bringUp(ctx context.Context, node, bootID string) error {
+	if err := r.offer(ctx, node, map[string]any{"bootID": bootID}); err != nil {
+		return err
+	}
+	return silence(ctx, r.client, node, false)
+}
+
+// offer lets a node offer all its GPUs, and tell what else is new.
+func (r *Rebooter) offer(ctx context.Context, node string, info map[string]any) error {
 	n, err := r.client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil // its pods will go too
@@ -210,12 +225,9 @@ func (r *Rebooter) bringUp(ctx context.Context, node, bootID string) error {
 	if err != nil {
 		return err
 	}
-	err = patchNode(ctx, r.client, node, "status", map[string]any{"status": map[string]any{
-		"nodeInfo":    map[string]any{"bootID": bootID},
-		"allocatable": n.Status.Capacity,
-	}})
-	if err != nil {
-		return err
+	status := map[string]any{"allocatable": n.Status.Capacity}
+	if info != nil {
+		status["nodeInfo"] = info
 	}
-	return silence(ctx, r.client, node, false)
+	return patchNode(ctx, r.client, node, "status", map[string]any{"status": status})
 }

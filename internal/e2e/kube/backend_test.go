@@ -285,19 +285,32 @@ func (b *backend) Boot(t *testing.T, node string) {
 
 func (b *backend) FailRepair(t *testing.T, repair, _ string) {
 	t.Helper()
+	b.endRepair(t, repair, 1, batchv1.JobFailed)
+}
+
+func (b *backend) GPU(node string) string { return "GPU-0-of-" + node }
+
+func (b *backend) EndRepair(t *testing.T, repair string) {
+	t.Helper()
+	b.endRepair(t, repair, 0, batchv1.JobComplete)
+}
+
+// endRepair ends the repair's pod and waits until its job says so.
+func (b *backend) endRepair(t *testing.T, repair string, code int32, want batchv1.JobConditionType) {
+	t.Helper()
 	ended := false
 	for deadline := time.Now().Add(soon); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 		for _, c := range b.Job(t, own, repair).Status.Conditions {
-			if c.Type == batchv1.JobFailed && c.Status == corev1.ConditionTrue {
+			if c.Type == want && c.Status == corev1.ConditionTrue {
 				return
 			}
 		}
 		if pods := b.JobPods(t, own, repair); !ended && len(pods) > 0 && pods[0].Status.Phase == corev1.PodRunning {
-			b.EndPod(t, pods[0], 1)
+			b.EndPod(t, pods[0], code)
 			ended = true
 		}
 	}
-	t.Fatalf("repair %s has not failed within %v", repair, soon)
+	t.Fatalf("repair %s is not %s within %v", repair, want, soon)
 }
 
 func wantEnding(t *testing.T, err error, want remedy.Ending) {

@@ -250,7 +250,7 @@ func TestWhatTheAPIRefuses(t *testing.T) {
 	_, err = c.Job(t.Context(), fleet.JobRef{Kind: "Job.batch", Namespace: "no-such-namespace", Name: "x"})
 	wantEnding(t, err, remedy.Gone)
 	wantEnding(t, c.Evict(t.Context(), fleet.PodRef{Namespace: "default", Name: "x", UID: "u"}), remedy.Gone)
-	elsewhere := kube.NewCluster(logger(t), s.client(t), kube.ClusterOptions{Namespace: "no-such-namespace", Repairs: mustTemplate(t)})
+	elsewhere := kube.NewCluster(logger(t), s.client(t), kube.ClusterOptions{Namespace: "no-such-namespace", Repairs: mustTemplates(t)})
 	_, err = elsewhere.CreateRepair(t.Context(), actuator.Repair{Name: "r", Action: "reboot", Key: "k", Node: "n", BootID: "b"})
 	// What it may not do may only not be loaded yet: asked again until it is late.
 	wantEnding(t, err, remedy.Conflict)
@@ -258,9 +258,9 @@ func TestWhatTheAPIRefuses(t *testing.T) {
 	wantEnding(t, err, remedy.Rejected)
 }
 
-func mustTemplate(t *testing.T) kube.Template {
+func mustTemplates(t *testing.T) kube.Templates {
 	t.Helper()
-	tpl, err := kube.ParseTemplate(kube.DefaultTemplate, "")
+	tpl, err := kube.ParseTemplates(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -123,11 +123,7 @@ func (s *suite) client(t *testing.T) *kube.Client {
 // hands returns the cluster as the account sees it.
 func (s *suite) hands(t *testing.T) *kube.Cluster {
 	t.Helper()
-	template, err := kube.ParseTemplate(kube.DefaultTemplate, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return kube.NewCluster(logger(t), s.client(t), kube.ClusterOptions{Namespace: own, Repairs: template})
+	return kube.NewCluster(logger(t), s.client(t), kube.ClusterOptions{Namespace: own, Repairs: mustTemplates(t)})
 }
 
 func logger(t *testing.T) *slog.Logger {

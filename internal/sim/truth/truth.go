@@ -57,9 +57,9 @@ type KindInfo struct {
 // Kinds describes every kind.
 var Kinds = map[Kind]KindInfo{
 	GPULost:    {Doc: "A GPU falls off the bus with XID 79; the job on it hangs. A boot brings it back.", Ill: true, Wanted: true, Node: true, GPU: true, Job: true},
-	GPUECC:     {Doc: "A GPU has an uncontained memory error, XID 95; the job on it crashes, and its GPUs log XID 45. A boot cures it.", Ill: true, Wanted: true, Node: true, GPU: true, Job: true},
-	GPUDriver:  {Doc: "The firmware of a GPU does not answer, XID 119; the job on it hangs. A boot cures it.", Ill: true, Wanted: true, Node: true, GPU: true, Job: true},
-	NVLinkDown: {Doc: "An NVLink fails with XID 74; the job on it crashes. A boot cures it.", Ill: true, Wanted: true, Node: true, GPU: true, Job: true},
+	GPUECC:     {Doc: "A GPU has an uncontained memory error, XID 95; the job on it crashes, and its GPUs log XID 45. A reset or a boot cures it.", Ill: true, Wanted: true, Node: true, GPU: true, Job: true},
+	GPUDriver:  {Doc: "The firmware of a GPU does not answer, XID 119; the job on it hangs. A reset or a boot cures it.", Ill: true, Wanted: true, Node: true, GPU: true, Job: true},
+	NVLinkDown: {Doc: "An NVLink fails with XID 74; the job on it crashes. A reset or a boot cures it.", Ill: true, Wanted: true, Node: true, GPU: true, Job: true},
 	GPUHot:     {Doc: "A GPU is too hot for a time and runs at half its speed, and the whole gang with it.", Ill: true, Wanted: true, Node: true, GPU: true, Job: true, Lasts: true},
 	NodeLost:   {Doc: "A node stops and comes back by itself after a time. The cluster itself sees it.", Ill: true, Node: true, Job: true, Lasts: true},
 	BootHangs:  {Doc: "The next boot of the node does not come to its end; only cutting its power helps.", Ill: true, Wanted: true, Node: true},
@@ -87,8 +87,9 @@ type Fault struct {
 	GPU  int
 	Job  string
 	For  time.Duration // of a kind that lasts
-	// Incurable is a lost GPU that no boot brings back.
-	Incurable bool
+	// Incurable is a lost GPU that no boot brings back, Stubborn a fault of one that no
+	// reset cures, only a boot.
+	Incurable, Stubborn bool
 }
 
 // A Case is a fault that has happened, and what became of it.
@@ -102,8 +103,18 @@ type Case struct {
 	// meaningful when Seen.
 	Noticed time.Duration
 	Seen    bool
-	// Lost is the GPU-time that was not useful because of the fault, so far.
-	Lost GPUTime
+	// Lost is the GPU-time that was not useful because of the fault, so far, by what it
+	// went into instead.
+	Lost [uses]GPUTime
+}
+
+// AllLost is the GPU-time that was not useful because of the fault.
+func (c Case) AllLost() GPUTime {
+	var all GPUTime
+	for _, t := range c.Lost {
+		all += t
+	}
+	return all
 }
 
 // GPUTime is a number of thousandths of a GPU, each for one millisecond.
@@ -172,10 +183,10 @@ func (r *Record) End(i int, at time.Duration) {
 	}
 }
 
-// Lose charges GPU-time to fault i; to none when i is negative.
-func (r *Record) Lose(i int, t GPUTime) {
+// Lose charges GPU-time that went into a use to fault i; to none when i is negative.
+func (r *Record) Lose(i int, u Use, t GPUTime) {
 	if i >= 0 {
-		r.cases[i].Lost += t
+		r.cases[i].Lost[u] += t
 	}
 }
 
