@@ -40,7 +40,8 @@ func (s *Source) has(functions ...string) bool {
 	return true
 }
 
-// parts fills in the MIG instances of a GPU, and of which its MIG devices are. It asks for
+// parts fills in the MIG instances of a GPU, the last that is listed, and of which its MIG
+// devices are. It asks for
 // devices, not for instances: that needs no rights. It returns whether the GPU is lost.
 func (s *Source) parts(d nvml.Device, g fleet.SampledGPU, label []fleet.Label, into *fleet.Samples) (lost bool) {
 	if !s.has("nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex", "nvmlDeviceGetGpuInstanceId") {
@@ -54,7 +55,8 @@ func (s *Source) parts(d nvml.Device, g fleet.SampledGPU, label []fleet.Label, i
 	if r != nvml.SUCCESS {
 		return r == nvml.ERROR_GPU_IS_LOST
 	}
-	listed := map[int]bool{}
+	whole := len(into.GPUs) - 1
+	listed, told := map[int]bool{}, map[string]bool{}
 	for i := range min(count, maxParts) {
 		m, r := d.GetMigDeviceHandleByIndex(i)
 		if r == nvml.ERROR_GPU_IS_LOST {
@@ -83,10 +85,13 @@ func (s *Source) parts(d nvml.Device, g fleet.SampledGPU, label []fleet.Label, i
 				continue
 			}
 			if v, r := x.get(m); r == nvml.SUCCESS {
+				told[x.field.Name] = true
 				into.Values = append(into.Values, fleet.Sample{Field: x.field.Name, GPU: at, Value: v, Labels: label})
 			}
 		}
 	}
+	// What the instances have the GPU has not: a sum would count it twice.
+	into.Values = slices.DeleteFunc(into.Values, func(v fleet.Sample) bool { return v.GPU == whole && told[v.Field] })
 	return false
 }
 

@@ -142,6 +142,17 @@ func TestComplaint_16_MIG(t *testing.T) {
 				}
 			}
 
+			// As with the source dcgm: a sum counts nothing twice, and nothing is missing.
+			whole := map[string]bool{}
+			for _, v := range got.Values {
+				if v.GPU == partOf(got, 2, "") {
+					whole[v.Field] = true
+				}
+			}
+			if whole["DCGM_FI_DEV_FB_USED"] || whole["DCGM_FI_DEV_FB_FREE"] || !whole["DCGM_FI_DEV_GPU_TEMP"] {
+				t.Errorf("the whole GPU has %v", whole)
+			}
+
 			// Lost while it is asked for its instances: they go with it, the others stay.
 			b.fades.Store(true)
 			got = collect(t, s)
