@@ -185,6 +185,31 @@ func TestComplaint_06_TheEngineRestarts(t *testing.T) {
 	wantLine(t, n.source, "stoker_dcgm_up 1")
 }
 
+// TestComplaint_06_ItIsTriedFurtherAndFurtherApart where there is no engine.
+func TestComplaint_06_ItIsTriedFurtherAndFurtherApart(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "nv-hostengine")
+	n := newNode(t, dcgm.Options{Addresses: []string{socket}, FirstRetry: time.Second})
+	start := time.Now()
+	try := func(after time.Duration) error {
+		return n.source.Collect(t.Context(), &fleet.Samples{At: start.Add(after)})
+	}
+	for _, s := range []float64{0, 1, 3, 7, 15, 31, 61} { // each is tried, and the next pause begins
+		at := time.Duration(s * float64(time.Second))
+		if err := try(at); err == nil || !strings.Contains(err.Error(), "no such file") {
+			t.Fatalf("after %v: %v", at, err)
+		}
+	}
+	if err := os.WriteFile(socket, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := try(90 * time.Second); err == nil {
+		t.Error("it was tried 29s after the last time, want pauses up to 30s")
+	}
+	if err := try(91 * time.Second); err != nil {
+		t.Errorf("30s after the last time: %v", err)
+	}
+}
+
 func TestComplaint_07_TheEngineHangs(t *testing.T) {
 	n := newNode(t, dcgm.Options{})
 	n.collect()

@@ -3,6 +3,10 @@
 package dcgm_test
 
 import (
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -70,6 +74,47 @@ func TestComplaint_13_LabelsStayTheSame(t *testing.T) {
 		n.do("%s", step)
 		if now := labels(n.collect()); now != was && now != "" {
 			t.Errorf("after %q the labels are %q, before %q", step, now, was)
+		}
+	}
+}
+
+// TestComplaint_10_MemoryStaysTheSame: of this process over a thousand readings, with
+// everything that there may be; and the engine keeps two samples of a value, not minutes of it.
+func TestComplaint_10_MemoryStaysTheSame(t *testing.T) {
+	n := newNode(t, dcgm.Options{})
+	machine(n)
+	for gpu := range 8 {
+		for i := range 7 {
+			n.do("mig %d %d %d 1", gpu, 10*gpu+i, i)
+		}
+	}
+	resident := func() int {
+		runtime.GC()
+		debug.FreeOSMemory()
+		text, err := os.ReadFile("/proc/self/statm")
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages, err := strconv.Atoi(strings.Fields(string(text))[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pages * os.Getpagesize()
+	}
+	read := func(times int) {
+		for range times {
+			n.collect()
+		}
+	}
+	read(100)
+	before := resident()
+	read(1000)
+	if more := resident() - before; more > 4<<20 {
+		t.Errorf("%d KiB more after 1000 readings", more>>10)
+	}
+	for _, field := range []int{150, 1001} {
+		if ms, samples := n.do("kept-ms %d", field), n.do("kept-samples %d", field); ms != 0 || samples != 2 {
+			t.Errorf("field %d is kept for %dms and %d samples, want 2 samples", field, ms, samples)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package dcgm
 
 import (
+	"slices"
 	"time"
 
 	"stoker.dev/stoker/internal/fleet"
@@ -108,4 +109,107 @@ func (r *reader) bridge(now time.Time) {
 		r.s.mu.Unlock()
 	}
 	r.severed = false
+}
+
+// readEvents reads what has happened since the last time.
+func (r *reader) readEvents() error {
+	r.s.thread.During("reading events")
+	r.now = r.at.UnixMicro()
+	first := time.Time{}
+	for _, e := range r.w.events {
+		next, err := r.engine.GetValuesSince(e.group, e.fields, r.tape.since(), &r.events)
+		if err != nil {
+			return err
+		}
+		if first.IsZero() {
+			first = next
+		}
+		r.takeEvents()
+	}
+	if first.UnixMicro() > 0 {
+		r.now = first.UnixMicro()
+		r.bridge(first)
+		r.tape.advance(first)
+	}
+	return nil
+}
+
+func (r *reader) takeEvents() {
+	r.cut += r.events.Cut()
+	r.s.mu.Lock()
+	defer r.s.mu.Unlock()
+	begin := r.s.cursor.Begin.UnixMicro()
+	for i := range r.events.Len() {
+		v := r.events.At(i)
+		fresh, ok := r.tape.fresh(sample{v.Entity, v.FieldID, v.Ts, v.Int64})
+		if !ok {
+			r.cut++
+		}
+		history := v.Ts < begin // nobody knows whether it was counted before
+		if !fresh || v.Int64 <= 0 || v.Int64 > maxCode || history && v.FieldID != fieldXID {
+			continue
+		}
+		e := event{field: v.FieldID, code: int(v.Int64), at: time.UnixMicro(v.Ts)}
+		switch v.FieldID { //nolint:exhaustive // a field is a number, and there are some thousand
+		case fieldBind:
+			r.log.Info("driver was attached or detached", "event", v.Int64)
+			r.rebind = r.rebind || e.code == bindDone
+			continue
+		case fieldXID:
+			r.s.cursor.newest(v.Entity, e.code, v.Ts)
+			r.window.add(v.Entity, e.code, v.Ts)
+			if history {
+				continue
+			}
+			r.w.rewatch = r.w.rewatch || e.code == pageFault
+			ok = r.located(&e, v.Entity)
+		case fieldNVLink:
+			ok = r.located(&e, v.Entity) && nvlinkErrors[e.code] != ""
+		case fieldFatalSXID, fieldSXID:
+			e.number, e.address = v.Entity.EntityId, r.w.address(v.Entity.EntityId)
+		default:
+			continue
+		}
+		if !ok || len(r.s.pending) >= maxPending {
+			r.cut++
+			continue
+		}
+		r.s.pending = append(r.s.pending, e)
+	}
+}
+
+// located notes which GPU an event is of.
+func (r *reader) located(e *event, of GroupEntityPair) bool {
+	gpu, ok := r.gpuOf(of)
+	if ok {
+		g, _ := r.who(gpu)
+		e.gpu = sampled(g, fleet.Unknown)
+	}
+	return ok
+}
+
+const (
+	bindDone  = 2  // of field 6: the engine has the driver again
+	pageFault = 31 // after which profiling may only tell zeros
+)
+
+// nvlinkErrors are the values of field 450.
+var nvlinkErrors = map[int]fleet.NVLinkError{1: fleet.NVLinkRecovery, 2: fleet.NVLinkFatal}
+
+// maxCode is above every XID that there will be.
+const maxCode = 99_999
+
+// gpuOf returns the whole GPU that an entity is or is part of.
+func (r *reader) gpuOf(e GroupEntityPair) (uint32, bool) {
+	for range 3 {
+		if e.EntityGroupId == FE_GPU {
+			return e.EntityId, true
+		}
+		i := slices.IndexFunc(r.w.tree, func(m MigHierarchyInfo) bool { return m.Entity == e })
+		if i < 0 {
+			return 0, false
+		}
+		e = r.w.tree[i].Parent
+	}
+	return 0, false
 }

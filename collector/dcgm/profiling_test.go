@@ -119,3 +119,18 @@ func TestComplaint_17_WhereThereIsNone(t *testing.T) {
 		t.Errorf("%d calls for two readings: it is tried again and again", calls)
 	}
 }
+
+// TestComplaint_17_OneFieldThatIsTaken: the others go on, and it is tried again, too.
+func TestComplaint_17_OneFieldThatIsTaken(t *testing.T) {
+	n := newNode(t, dcgm.Options{})
+	n.do("refuse 1005 -37")
+	got := n.collect()
+	if _, ok := value(got, 0, "", active); !ok {
+		t.Error("the others have gone with it")
+	}
+	n.collect()
+	n.do("accept")
+	if _, ok := value(n.later(2*time.Minute), 0, "", dram); !ok {
+		t.Error("it was not tried again")
+	}
+}

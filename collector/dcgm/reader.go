@@ -23,6 +23,9 @@ const (
 // shyFor is for how long a GPU is not asked again who it is, after that call has hung.
 const shyFor = 10 * time.Minute
 
+// nobody is the UUID of all GPUs that the engine was told to pretend.
+const nobody = "GPU-00000000-0000-0000-0000-000000000000"
+
 // connectWithin is how long the library tries to reach one address.
 const connectWithin = time.Second
 
@@ -357,7 +360,7 @@ func (r *reader) identify(id uint32) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if a.UUID == "" {
+	if a.UUID == "" || a.UUID == nobody {
 		return slices.ContainsFunc(r.known, func(g knownGPU) bool { return g.ID == id }), nil
 	}
 	// A GPU that was under this number may be under another one now, or gone.

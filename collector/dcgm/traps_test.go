@@ -318,3 +318,69 @@ func TestTrap_NumbersMoveWhenAGPUIsGone(t *testing.T) {
 		}
 	}
 }
+
+// TestTrap_AnXIDOfTheFuture, as after a clock was set back: the engine tells of it when its
+// time has come, and it is counted then, once.
+func TestTrap_AnXIDOfTheFuture(t *testing.T) {
+	n := newNode(t, dcgm.Options{})
+	n.collect()
+	n.do("xid 0 48 -200000 0")
+	n.do("xid 0 31 0 0")
+	if x := xids(n.collect(), 0); !slices.Equal(x, []int{31}) {
+		t.Errorf("at first %v, want 31 alone", x)
+	}
+	time.Sleep(220 * time.Millisecond)
+	if x := xids(n.collect(), 0); !slices.Equal(x, []int{48}) {
+		t.Errorf("then %v, want 48", x)
+	}
+	if x := xids(n.collect(), 0); len(x) != 0 {
+		t.Errorf("and then %v again", x)
+	}
+}
+
+// TestTrap_OnePairThatIsNotWatched ends the whole reading of events: they are watched anew.
+func TestTrap_OnePairThatIsNotWatched(t *testing.T) {
+	n := newNode(t, dcgm.Options{})
+	n.collect()
+	n.do("unwatch 1 3 230")
+	n.do("xid 5 48 0 0")
+	if _, err := collect(t, n.source); err == nil || !strings.Contains(err.Error(), "not watched (-16)") {
+		t.Errorf("err = %v, want that it is not watched", err)
+	}
+	if x := xids(n.collect(), 5); !slices.Equal(x, []int{48}) {
+		t.Errorf("told %v, want the 48", x)
+	}
+}
+
+// TestTrap_OthersHaveTheEnginesFieldGroups: of 64 there is room for few. XIDs come first,
+// and what is missing says why.
+func TestTrap_OthersHaveTheEnginesFieldGroups(t *testing.T) {
+	n := newNode(t, dcgm.Options{})
+	n.do("field-groups 3") // XIDs, other events, and the fields but those of profiling
+	n.collect()
+	n.do("xid 5 48 0 0")
+	got := n.collect()
+	if x := xids(got, 5); !slices.Equal(x, []int{48}) {
+		t.Errorf("told %v, want the 48", x)
+	}
+	if _, ok := value(got, 5, "", "DCGM_FI_DEV_GPU_TEMP"); !ok {
+		t.Error("no temperature")
+	}
+	wantLine(t, n.source, `stoker_dcgm_field_absent{field="DCGM_FI_PROF_DRAM_ACTIVE",reason="refused: limit reached"} 8`)
+}
+
+// TestTrap_PretendedGPUs all have one UUID, which is nobody's.
+func TestTrap_PretendedGPUs(t *testing.T) {
+	n := newNode(t, dcgm.Options{})
+	for _, id := range []int{5, 6, 7} {
+		n.do("pretend %d", id)
+	}
+	c := newCollector(t, collector.Options{}, n.source)
+	got := page(t, c)
+	for _, id := range []string{"5", "6", "7"} {
+		wantIn(t, got, `stoker_gpu_up{node="n",gpu="`+id+`",UUID="",pci_bus_id=""} 1`)
+	}
+	if strings.Contains(got, "GPU-00000000-0000-0000") {
+		t.Error("they are called by the UUID that all of them have")
+	}
+}

@@ -30,7 +30,7 @@ func TestOneAfterTheOther(t *testing.T) {
 		var order []string
 		th := New("the engine", func() { order = append(order, "end") })
 		want := errors.New("refused")
-		if err := th.Do(t.Context(), func() error { order = append(order, "first"); return want }); err != want {
+		if err := th.Do(t.Context(), func() error { order = append(order, "first"); return want }); !errors.Is(err, want) {
 			t.Errorf("err = %v, want what the call returned", err)
 		}
 		hang := make(chan struct{})

@@ -11,6 +11,7 @@ package fake
 import "C"
 
 import (
+	"context"
 	"embed"
 	"fmt"
 	"os"
@@ -37,7 +38,7 @@ func build(flags ...string) ([]byte, error) {
 		return nil, err
 	}
 	out := filepath.Join(dir, "libdcgm.so.4")
-	cmd := exec.Command("gcc", append(flags, "-O2", "-shared", "-fPIC", "-pthread", "-o", out, filepath.Join(dir, "libdcgm", "fake.c"))...)
+	cmd := exec.CommandContext(context.Background(), "gcc", append(flags, "-O2", "-shared", "-fPIC", "-pthread", "-o", out, filepath.Join(dir, "libdcgm", "fake.c"))...)
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("gcc: %w\n%s", err, text)
 	}

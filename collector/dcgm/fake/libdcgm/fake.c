@@ -112,8 +112,8 @@ static struct {
 	struct incident incidents[64];
 	int incident_n;
 	uint32_t peers[32][32];
-	int peer_code, peer_odd, old_links, slow_watches;
-	int begun[16][FIELDS];
+	int peer_code, peer_odd, old_links, slow_watches, field_groups;
+	int begun[16][FIELDS], kept_ms[FIELDS], kept_n[FIELDS];
 	int (*policy)(void *, uint64_t);
 	uint64_t policy_user;
 	int (*begin)(void *), (*finish)(void *); // of DCGM 3
