@@ -6,17 +6,23 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
 	"stoker.dev/stoker/internal/remedy"
+	"stoker.dev/stoker/internal/server"
+	"stoker.dev/stoker/internal/sim"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -118,6 +124,47 @@ func TestDemoAnswersOnLoopbackOnly(t *testing.T) {
 	}
 	if status != http.StatusOK || strings.TrimSpace(string(body)) != "[]" {
 		t.Errorf("incidents: %d %q, want 200 and an empty list", status, body)
+	}
+}
+
+// TestTheDemoShowsItsFleet holds that what the simulated cluster and its telemetry tell is
+// what the grid shows: which GPUs work, which were lost, and that nobody takes it for real.
+func TestTheDemoShowsItsFleet(t *testing.T) {
+	s, err := sim.New(sim.Demo(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := newDemo(s, &printer{out: io.Discard, start: s.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	h := server.Handler(slog.New(slog.DiscardHandler), prometheus.NewRegistry(), d.loop, s.Now, server.Options{ReadOnly: true, State: demoState})
+	start := s.Now()
+	for since := time.Duration(0); since <= 15*time.Minute; since += demoStep {
+		if err := s.Step(start.Add(since)); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.step(t.Context(), start.Add(since), since); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rec := httptest.NewRecorder()
+	h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/nodes", nil))
+	text := strings.Join(strings.Fields(regexp.MustCompile("<[^>]*>").ReplaceAllString(rec.Body.String(), " ")), " ")
+	for _, want := range []string{"simulated ", "All of 64 GPUs on 8 nodes", "✗ 1 faulty", "h 0 held", "nlp/llm-7b , team nlp", "pool a100"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not on the page:\n%s", want, text)
+		}
+	}
+	for _, never := range []string{"● 0 busy", "which of them is not known", "kubernetes"} {
+		if strings.Contains(text, never) {
+			t.Errorf("%q is on the page:\n%s", never, text)
+		}
 	}
 }
 

@@ -117,6 +117,8 @@ type GPU struct {
 	// Pods are those that hold it, in order; several where it is shared. Empty also where
 	// nobody tells which pods hold which GPUs.
 	Pods []PodName
+	// Usage is of the whole GPU, while it has been held by whoever has it now.
+	Usage Usage
 }
 
 // A Hold is our mark on a node: which incidents want it kept free, and since when.

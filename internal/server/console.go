@@ -68,12 +68,14 @@ func challenge(w http.ResponseWriter, r *http.Request) {
 // below any path.
 func (c *console) routes(mux *http.ServeMux) {
 	get := func(pattern string, h http.HandlerFunc) { mux.Handle("GET "+pattern, c.server.authenticated(h)) }
-	get("/{$}", c.now)
+	get("/{$}", c.followed(&c.first, "now", "events"))
+	get("/nodes", c.followed(&c.fleet, "fleet", "events/nodes"))
 	get("/incidents", c.incidents)
 	get("/incidents/{name}", c.incident)
 	get("/nodes/{name}", c.thing("node"))
 	get("/jobs/{namespace}/{name}", c.thing("job"))
-	get("/events", c.events)
+	get("/events", c.events(&c.first))
+	get("/events/nodes", c.events(&c.fleet))
 	get("/assets/{name}", c.asset)
 }
 
@@ -83,7 +85,8 @@ type page struct {
 	Title    string
 	At       time.Time
 	State    State
-	Have     string // versions of the sections; empty where a page does not follow
+	Events   string // where its stream is; empty where a page does not follow
+	Have     string // versions of the sections
 	Sections []template.HTML
 	Body     any
 }
@@ -99,18 +102,20 @@ func (c *console) show(w http.ResponseWriter, name string, p page) {
 	_, _ = w.Write(fill(b.Bytes(), p.At)) // a client that has gone
 }
 
-// now is the first page.
-func (c *console) now(w http.ResponseWriter, _ *http.Request) {
-	f, err := c.current()
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
+// followed is a page that goes on by itself where scripts run.
+func (c *console) followed(v *view, name, events string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		f, err := c.current(v)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		p := page{Title: f.title, At: f.at, State: f.state, Events: events, Have: f.versions(), Body: signs}
+		for _, s := range f.sections {
+			p.Sections = append(p.Sections, template.HTML(s.html)) // made by the same templates
+		}
+		c.show(w, name, p)
 	}
-	p := page{Title: f.title, At: f.at, State: f.state, Have: f.versions()}
-	for _, s := range f.sections {
-		p.Sections = append(p.Sections, template.HTML(s.html)) // made by the same templates
-	}
-	c.show(w, "now", p)
 }
 
 // maxListed bounds the incidents of the list.

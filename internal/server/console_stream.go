@@ -23,8 +23,7 @@ const (
 	writeWithin = 10 * time.Second // a client that takes longer is gone
 )
 
-// A console makes the pages. The first page is made once for everybody who looks at it:
-// whoever asks makes it anew when it is too old, and the others get the same.
+// A console makes the pages.
 type console struct {
 	server *server
 	pages  *template.Template
@@ -34,18 +33,28 @@ type console struct {
 	endOnce sync.Once
 	ended   chan struct{}
 
+	first, fleet view
+}
+
+// A view is a page that can be followed. It is made once for everybody who looks at it:
+// whoever asks makes it anew when it is too old, and the others get the same.
+type view struct {
+	make func(now time.Time) (*front, error)
+	keep int // for how many half beats a front is good
+
 	mu    sync.Mutex
 	made  time.Time // on the wall; the page's own time may be virtual
 	front *front
-	count int // pages made
+	count int // fronts made
 }
 
-// A front is the first page as of one time, without what is written by time alone.
+// A front is a page as of one time, without what is written by time alone.
 type front struct {
 	at       time.Time
 	title    string
 	state    State
 	sections []section
+	parts    int // how many of the last sections are parts of a whole that can grow; none when negative
 }
 
 // A section is a part of the page that is replaced as a whole.
@@ -56,6 +65,8 @@ type section struct {
 
 func newConsole(s *server, mux *http.ServeMux) *console {
 	c := &console{server: s, pages: parsePages(), every: streamEvery, slots: make(chan struct{}, maxStreams), ended: make(chan struct{})}
+	c.first.make, c.first.keep = c.makeFirst, 1
+	c.fleet.make, c.fleet.keep = c.makeFleet, 4 // it takes many times as long to make
 	c.routes(mux)
 	return c
 }
@@ -71,39 +82,74 @@ func (f *front) versions() string {
 	return strings.Join(out, ".")
 }
 
-// sectionNames are the templates of the sections, in the order of the page.
+// sectionNames are the templates of the sections, in the order of the first page.
 var sectionNames = []string{"banner", "waiting", "incidents-now", "actions"}
 
 // maxRows bounds the rows of one list on the first page; the rest is a link away.
 const maxRows = 40
 
-// current returns the first page, at most half a beat old.
-func (c *console) current() (*front, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.front != nil && time.Since(c.made) < c.every/2 {
-		return c.front, nil
+// current returns a page that is not too old.
+func (c *console) current(v *view) (*front, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.front != nil && time.Since(v.made) < c.every/2*time.Duration(v.keep) {
+		return v.front, nil
 	}
-	now := c.server.now()
+	f, err := v.make(c.server.now())
+	if err != nil {
+		c.server.log.Error("page not made", "err", err)
+		return nil, err
+	}
+	v.made, v.front = time.Now(), f
+	v.count++
+	return f, nil
+}
+
+// makeFirst makes what happens now.
+func (c *console) makeFirst(now time.Time) (*front, error) {
 	o := c.server.survey(now)
-	f := &front{at: now, title: title(o), state: o.State}
-	data := glance{overview: o, Title: f.title, Groups: group(o.Open)}
+	data := glanceAt(o)
 	data.Persons, data.Gates = sortOut(o.Waiting)
 	data.PersonsShown = data.Persons[:min(maxRows, len(data.Persons))]
+	f := &front{at: now, title: data.Title, state: o.State, parts: -1}
 	for _, name := range sectionNames {
-		var b bytes.Buffer
-		if err := c.pages.ExecuteTemplate(&b, name, data); err != nil {
-			c.server.log.Error("page not made", "page", name, "err", err)
-			return nil, fmt.Errorf("make the page: %w", err)
+		if err := c.section(f, name, data); err != nil {
+			return nil, err
 		}
-		// A carriage return would end a line of the stream: it is text of others.
-		html := bytes.ReplaceAll(b.Bytes(), []byte("\r"), []byte(" "))
-		sum := sha256.Sum256(html)
-		f.sections = append(f.sections, section{html: html, version: hex.EncodeToString(sum[:6])})
 	}
-	c.made, c.front = time.Now(), f
-	c.count++
 	return f, nil
+}
+
+// makeFleet makes the grid of all GPUs.
+func (c *console) makeFleet(now time.Time) (*front, error) {
+	st, snap, incidents := c.server.state(now), c.server.loop.Fleet(), c.server.loop.Incidents()
+	data := glanceAt(survey(now, st, snap, incidents))
+	data.Persons, _ = sortOut(data.Waiting)
+	g := gridOf(now, snap, incidents)
+	data.Title = "Fleet – Stoker"
+	f := &front{at: now, title: data.Title, state: st, parts: len(g.Groups)}
+	if err := errors.Join(c.section(f, "banner", data), c.section(f, "legend", g)); err != nil {
+		return nil, err
+	}
+	for _, part := range g.Groups {
+		if err := c.section(f, "part", part); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// section adds what a template makes of the data to the front.
+func (c *console) section(f *front, name string, data any) error {
+	var b bytes.Buffer
+	if err := c.pages.ExecuteTemplate(&b, name, data); err != nil {
+		return fmt.Errorf("make the page: %w", err)
+	}
+	// A carriage return would end a line of the stream: it is text of others.
+	html := bytes.ReplaceAll(b.Bytes(), []byte("\r"), []byte(" "))
+	sum := sha256.Sum256(html)
+	f.sections = append(f.sections, section{html: html, version: hex.EncodeToString(sum[:6])})
+	return nil
 }
 
 // A glance is what the sections are made of.
@@ -116,6 +162,8 @@ type glance struct {
 	Gates        []gate
 	Groups       []class
 }
+
+func glanceAt(o overview) glance { return glance{overview: o, Title: title(o), Groups: group(o.Open)} }
 
 // A gate is what waits for one thing other than a person.
 type gate struct {
@@ -223,13 +271,18 @@ func title(o overview) string {
 	return "Stoker"
 }
 
-// events is the stream of what changes on the first page: whole sections, then the time.
+// events is the stream of what changes on a page: whole sections, then the time.
 //
+//	event: parts     data: how many parts there are now of a whole that can grow
 //	event: section   data: the section's HTML, without what is written by time alone
 //	event: now       data: the page's time, RFC 3339; id: the versions of all sections
 //
 // A client that comes back says with the id what it has.
-func (c *console) events(w http.ResponseWriter, r *http.Request) {
+func (c *console) events(v *view) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) { c.follow(v, w, r) }
+}
+
+func (c *console) follow(v *view, w http.ResponseWriter, r *http.Request) {
 	select {
 	case <-c.ended:
 		http.Error(w, "the service is being stopped", http.StatusServiceUnavailable)
@@ -259,7 +312,7 @@ func (c *console) events(w http.ResponseWriter, r *http.Request) {
 	beat := time.NewTicker(c.every)
 	defer beat.Stop()
 	for {
-		f, err := c.current()
+		f, err := c.current(v)
 		if err == nil {
 			err = s.send(f)
 		}
@@ -286,6 +339,9 @@ type stream struct {
 // send writes the sections that the client does not have, and the time.
 func (s *stream) send(f *front) error {
 	var b bytes.Buffer
+	if f.parts >= 0 && len(s.have) != len(f.sections) {
+		fmt.Fprintf(&b, "event: parts\ndata: %d\n\n", f.parts)
+	}
 	for i, part := range f.sections {
 		if i < len(s.have) && s.have[i] == part.version {
 			continue

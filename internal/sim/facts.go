@@ -9,9 +9,9 @@ import (
 	"stoker.dev/stoker/internal/fleet"
 )
 
-// Source is the name of the cluster's objects among the sources of a snapshot, the same
-// as a real cluster's.
-const Source = "kubernetes"
+// Source is the name of the cluster's objects among the sources of a snapshot. Pages show
+// it: nobody shall take this cluster for a real one.
+const Source = "simulated"
 
 // Fill adds every node, pod and job that Kubernetes would show at now. What telemetry
 // tells is not among it.

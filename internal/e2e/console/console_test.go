@@ -218,11 +218,11 @@ func TestEveryPageIsClean(t *testing.T) {
 	b.do(t, chromedp.Navigate(g.url+"person/"))
 	incident := eval[string](t, b, "document.querySelector('#waiting a').getAttribute('href')")
 	b.close()
-	for _, page := range []string{"calm/", "person/", "dry/", "late/", "many/", "moving/", "empty/", "many/incidents", "person/nodes/gpu-a-02", "person/" + incident} {
+	for _, page := range []string{"calm/", "person/", "dry/", "late/", "many/", "moving/", "empty/", "many/incidents", "person/nodes/gpu-a-02", "person/" + incident, "fleet/nodes", "crowd/nodes", "late/nodes", "dry/nodes", "empty/nodes"} {
 		b := openTab(t, browser)
 		for _, size := range [][2]int64{{1366, 768}, {390, 844}} {
 			b.do(t, chromedp.EmulateViewport(size[0], size[1]), chromedp.Navigate(g.url+page))
-			if strings.HasSuffix(page, "/") {
+			if strings.HasSuffix(page, "/") || strings.HasSuffix(page, "/nodes") {
 				await(t, b, page+" follows", live)
 			}
 			for _, scheme := range []string{"light", "dark"} {

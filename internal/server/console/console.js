@@ -1,4 +1,4 @@
-// Keeps the first page up to date: the server sends sections that have changed, and the
+// Keeps a page up to date: the server sends sections that have changed, and the
 // time. Without this file the page says the same and is loaded again by hand.
 'use strict';
 (() => {
@@ -42,9 +42,11 @@
       const same = made.querySelector('#' + CSS.escape(d.id));
       if (same) same.open = d.open;
     }
-    const focus = old.contains(document.activeElement) && document.activeElement.getAttribute('href');
+    const active = old.contains(document.activeElement) ? document.activeElement : null;
+    const focus = active && (active.matches('a') ? active : active.querySelector('a'))?.getAttribute('href');
     old.replaceWith(made);
-    if (focus) made.querySelector(`a[href="${CSS.escape(focus)}"]`)?.focus({ preventScroll: true });
+    const again = focus && made.querySelector(`a[href="${CSS.escape(focus)}"]`);
+    if (again) (active.matches('a') ? again : again.closest('li')).focus({ preventScroll: true });
     if (made.dataset.title) document.title = made.dataset.title;
     if (now) fill(made);
   };
@@ -56,6 +58,11 @@
   const follow = () => {
     stream = new EventSource(document.body.dataset.events);
     stream.addEventListener('section', (e) => replace(e.data));
+    stream.addEventListener('parts', (e) => {
+      const whole = document.getElementById('fleet');
+      for (const part of [...whole.children]) if (!(Number(part.id.slice(1)) < Number(e.data))) part.remove();
+      while (whole.children.length < Number(e.data)) whole.append(Object.assign(document.createElement('div'), { id: 'g' + whole.children.length }));
+    });
     stream.addEventListener('now', (e) => {
       now = e.data;
       heard = Date.now();

@@ -27,6 +27,8 @@ var scenes = map[string]scene{
 	"many":   {nodes: 1000, mode: "auto", incidents: many(200)},
 	"moving": {nodes: 8, mode: "auto", incidents: moving},
 	"empty":  {mode: "auto"},
+	"fleet":  {nodes: 44, mode: "auto", incidents: persons, mixed: true},
+	"crowd":  {nodes: 1000, mode: "auto", incidents: many(200), mixed: true},
 }
 
 // A scene is a loop that only shows.
@@ -36,6 +38,7 @@ type scene struct {
 	incidents func(now time.Time) []remedy.Incident
 	watchdog  server.Watchdog
 	silent    bool // telemetry has stopped
+	mixed     bool // its GPUs do all sorts of things, and other ones every two seconds
 }
 
 // State says what the service is in.
@@ -79,6 +82,9 @@ func (s scene) Fleet() fleet.Snapshot {
 		f.Jobs[ref] = fleet.Job{Ref: ref, Phase: fleet.JobRunning, Workers: 2, Each: fleet.Resources{GPUs: 8}}
 		uid := fmt.Sprint("pod-", i)
 		f.Pods[uid] = fleet.Pod{PodRef: fleet.PodRef{UID: uid, Node: name}, Job: ref, GPUs: 8}
+	}
+	if s.mixed {
+		mix(now, f)
 	}
 	return f
 }
