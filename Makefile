@@ -26,8 +26,10 @@ unit: ## all packages, with the race detector
 	CGO_ENABLED=0 $(GOTEST) -run WithoutCgo ./cmd/stoker-collector
 
 sanitize: ## the binding of DCGM, in C and in Go, under the checks of addresses and leaks; needs gcc
-	# What was freed is kept for a while, to find who still uses it: little of it, so that memory is constant.
-	ASAN_OPTIONS=quarantine_size_mb=8 $(GOTEST) -asan -timeout 20m ./collector/dcgm
+	# What was freed is kept for a while, to find who still uses it: little of it, so that memory
+	# is constant. The search for leaks at the end breaks over Go's threads and the many copies of
+	# the fake; the program in C does it, and TestAnHourOfPolls counts.
+	ASAN_OPTIONS=quarantine_size_mb=8:detect_leaks=0 $(GOTEST) -asan -timeout 20m ./collector/dcgm
 
 # The control plane is built from Go modules, once; Go's cache and the programs'
 # folder keep it.

@@ -36,6 +36,7 @@ func TestTheBindingUnderASanitizer(t *testing.T) {
 	gcc("-shared", "-fPIC", "-pthread", "-o", library, "fake/libdcgm/fake.c")
 	gcc("-pthread", "-o", program, "testdata/drive.c", "binding.c", "-ldl")
 	cmd := exec.CommandContext(t.Context(), program, library)
+	cmd.Env = append(os.Environ(), "ASAN_OPTIONS=detect_leaks=1")
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "all is well") {
 		t.Errorf("%v\n%s", err, out)
