@@ -40,6 +40,7 @@ type scraper struct {
 }
 
 func newScraper(tb testing.TB, p *process) *scraper {
+	tb.Helper()
 	s := &scraper{url: "http://" + p.address + "/metrics", room: make([]byte, 64<<10)}
 	s.client.Transport = &http.Transport{DisableCompression: true} // what comes is left as it is
 	tb.Cleanup(s.client.CloseIdleConnections)

@@ -146,14 +146,14 @@ func TestXIDsOverAnEngineKill(t *testing.T) {
 	if g := gap(show()); g != 0 {
 		t.Errorf("before anything has happened there is a gap of %v s", g)
 	}
-	want, last := 0, time.Now()
+	want := 0
 	was := 0.0
 	for round := range 8 {
 		for range 50 {
 			n.do("xid %d 43 0 0", round)
 		}
 		want += 50
-		last = time.Now()
+		last := time.Now()
 		show()
 		time.Sleep(20 * time.Millisecond)
 		n.do("xid %d 31 0 0", round)  // nobody reads it

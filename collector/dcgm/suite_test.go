@@ -1,5 +1,6 @@
 //go:build cgo && linux
 
+//nolint:thelper // each check is a test of its own, whose lines are to be named
 package dcgm_test
 
 import (
