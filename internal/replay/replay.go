@@ -202,14 +202,15 @@ func (d *Direct) event(now time.Time, n *node, e fleet.XIDEvent) {
 	})
 }
 
-// use takes in which pods hold which GPUs, and how much of them each has used. Pods on several nodes have a name
-// of their own on each.
+// use takes in which pods hold which GPUs, and how much of them each has used. Pods on
+// several nodes have a name of their own on each.
 func (d *Direct) use(now time.Time, n *node) {
 	type sum struct {
 		v float64
 		n int
 	}
 	sums := map[podName]sum{}
+	told := map[int][]fleet.PodName{} // by GPU; several where it is shared
 	for _, v := range d.into.Values {
 		if v.Field != usageField {
 			continue
@@ -227,11 +228,16 @@ func (d *Direct) use(now time.Time, n *node) {
 			s := sums[p]
 			sums[p] = sum{s.v + v.Value, s.n + 1}
 		}
-		// Whose GPU tells nothing keeps it: one that is lost is still held.
-		if g := &n.gpus[v.GPU]; p.name == "" {
-			g.Pods = nil
-		} else if held := (fleet.PodName{Namespace: p.namespace, Name: p.name}); len(g.Pods) != 1 || g.Pods[0] != held {
-			g.Pods = []fleet.PodName{held}
+		pods := told[v.GPU]
+		if p.name != "" {
+			pods = append(pods, fleet.PodName{Namespace: p.namespace, Name: p.name})
+		}
+		told[v.GPU] = pods
+	}
+	// Whose GPU tells nothing keeps it: one that is lost is still held.
+	for i, pods := range told {
+		if !slices.Equal(n.gpus[i].Pods, pods) {
+			n.gpus[i].Pods = pods
 		}
 	}
 	for p, s := range sums {
