@@ -56,10 +56,17 @@ func (p *plan) idle() {
 // helped finds a job that waits, is no idle holder itself, and could start on what this
 // job would give back beside what is free.
 func (p *plan) helped(j fleet.Job) (fleet.JobRef, bool) {
-	without, with := p.free(), p.free().copy()
-	with.give(j.Ref)
+	free := p.free()
+	var waiting []fleet.Job
 	for _, w := range p.waiting() {
-		if p.next.Accounts[w.Ref].Stage == StageBusy && p.waited(w.Ref) >= time.Minute && !without.fits(w) && with.fits(w) {
+		if p.next.Accounts[w.Ref].Stage == StageBusy && p.waited(w.Ref) >= time.Minute && !free.fits(w) {
+			waiting = append(waiting, w)
+		}
+	}
+	free.give(j.Ref)
+	defer free.take(j.Ref)
+	for _, w := range waiting {
+		if free.fits(w) {
 			return w.Ref, true
 		}
 	}

@@ -68,6 +68,7 @@ const none = -1
 // A gpu is one physical GPU. It keeps its identity through boots and losses.
 type gpu struct {
 	uuid, pci string
+	device    string // such as nvidia0
 	holders   []*pod // in the order in which they came; several where it is held in parts
 	used      int    // thousandths of it that they hold
 	memory    int    // MiB of its memory that they need
@@ -117,7 +118,7 @@ func (s *Simulation) addNode(i int) {
 	n.spot = s.cfg.isSpot(i)
 	n.pool(&s.cfg)
 	for g := range n.gpus {
-		n.gpus[g] = gpu{hot: none, uuid: "GPU-" + s.uid(), pci: fmt.Sprintf("00000000:%02X:00.0", 0x0a+0x10*g)}
+		n.gpus[g] = gpu{hot: none, uuid: "GPU-" + s.uid(), pci: fmt.Sprintf("00000000:%02X:00.0", 0x0a+0x10*g), device: fmt.Sprintf("nvidia%d", g)}
 	}
 	s.nodes = append(s.nodes, n)
 	s.byName[n.name] = n

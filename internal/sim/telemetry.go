@@ -90,7 +90,7 @@ func (t *Telemetry) Collect(ctx context.Context, into *fleet.Samples) error {
 		g := &n.gpus[i]
 		off := n.off&(1<<i) != 0
 		into.GPUs = append(into.GPUs, fleet.SampledGPU{
-			Index: i, UUID: g.uuid, PCI: g.pci, Device: fmt.Sprintf("nvidia%d", i), Model: s.cfg.Model, Up: fleet.TruthOf(!off),
+			Index: i, UUID: g.uuid, PCI: g.pci, Device: g.device, Model: s.cfg.Model, Up: fleet.TruthOf(!off),
 		})
 		if off || s.now < g.blank || len(into.Fields) == 0 {
 			continue
