@@ -157,6 +157,7 @@ func (b *book) find(g fleet.SampledGPU, now time.Time) *gpu {
 	for _, code := range xid.StateChanging() {
 		added.xids.counter(code)
 	}
+	added.xids.counter(other)
 	b.identify(added, g)
 	b.gpus = append(b.gpus, added)
 	b.sort()

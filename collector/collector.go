@@ -26,7 +26,7 @@ import (
 //
 // Collect is called by one goroutine at a time and may block until ctx ends; it fills
 // into, which holds nothing but the time of the collection. On an error what it has
-// put into Events still counts, and nothing else of into is used. A source tells each
+// put into Events and Dropped still counts, and nothing else of into is used. A source tells each
 // event once if it can, and must where it can't say when it happened: the collector
 // counts no event twice that has the same time.
 type Source interface {
@@ -44,7 +44,7 @@ type Resumer interface {
 }
 
 // An EventTeller is a source that can tell of events alone, at less cost than of
-// everything, and so more often. What it fills in beside GPUs and Events is not used.
+// everything, and so more often. What it fills in beside GPUs, events and Dropped is not used.
 type EventTeller interface {
 	CollectEvents(ctx context.Context, into *fleet.Samples) error
 	// Wake returns a channel that can be read when an event may be waiting.
@@ -225,6 +225,7 @@ func (c *Collector) recorded(i int, a answer) []Sighting {
 	c.sighted = nil
 	s, told := a.samples, &c.told[i]
 	told.asked++
+	told.dropped += uint64(s.Dropped)
 	if a.full {
 		told.took = a.took
 	}
@@ -270,7 +271,7 @@ func (c *Collector) collected(i int, s *fleet.Samples) {
 		c.o.Label(s)
 	}
 	told.shown = c.screen.show(c.node, s, places, len(told.shown.text))
-	told.dropped += uint64(s.Dropped + cut + told.shown.dropped)
+	told.dropped += uint64(cut + told.shown.dropped)
 	told.mig, told.links = s.MIG, s.NVLinks
 	c.takeEvents(i, s)
 	c.look(s)
@@ -320,7 +321,7 @@ const maxLines = 32
 // takeEvents counts what source i told. It logs one line for each GPU and XID, up to
 // a limit, so that a storm does not fill the log.
 func (c *Collector) takeEvents(i int, s *fleet.Samples) {
-	if d, ok := c.sources[i].(Dater); ok && len(s.Events)+len(s.NVLink)+len(s.Switches) > 0 {
+	if d, ok := c.sources[i].(Dater); ok && len(s.Events)+len(s.NVLinkErrors)+len(s.Switches) > 0 {
 		c.book.late[c.told[i].name] = min(d.Late(), maxLate)
 	}
 	type kind struct{ gpu, xid int }
@@ -337,7 +338,7 @@ func (c *Collector) takeEvents(i int, s *fleet.Samples) {
 			}
 		}
 	}
-	for _, e := range s.NVLink {
+	for _, e := range s.NVLinkErrors {
 		counted, ok := c.book.countLink(c.told[i].name, s, e)
 		if !ok {
 			c.told[i].dropped++

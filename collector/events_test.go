@@ -61,6 +61,7 @@ func TestEventsAreLookedForApart(t *testing.T) {
 		src.events = func(_ context.Context, into *fleet.Samples) error {
 			looks++
 			into.Values = []fleet.Sample{{Field: "B", Value: 1}}
+			into.Dropped = 1
 			take(into)
 			return answer()
 		}
@@ -72,6 +73,9 @@ func TestEventsAreLookedForApart(t *testing.T) {
 		synctest.Wait()
 		if collections != 1 || looks != 9 {
 			t.Errorf("after 9s %d collections and %d looks for events, want 1 and 9", collections, looks)
+		}
+		if page := readPage(t, c.AppendPage(nil, time.Now())); page["stoker_collector_samples_dropped_total"].Series[`{node="n", source="s"}`] != 9 {
+			t.Errorf("9 looks each dropped one sample, and the page has %v", page["stoker_collector_samples_dropped_total"])
 		}
 		pending = []int{79}
 		src.wake <- struct{}{}

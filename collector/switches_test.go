@@ -18,7 +18,7 @@ func TestErrorsOfLinksAndSwitches(t *testing.T) {
 	fatal := fleet.NVLinkEvent{GPU: 1, Error: fleet.NVLinkFatal, At: at(100)}
 	engine := fleet.Samples{
 		GPUs: []fleet.SampledGPU{gpuA, gpuB}, TellsNVLink: true,
-		NVLink: []fleet.NVLinkEvent{fatal, fatal, {GPU: 1, Error: fleet.NVLinkFatal, At: at(101)}, {GPU: 0, Error: "of a later version", At: at(0)}},
+		NVLinkErrors: []fleet.NVLinkEvent{fatal, fatal, {GPU: 1, Error: fleet.NVLinkFatal, At: at(101)}, {GPU: 0, Error: "of a later version", At: at(0)}},
 		Switches: []fleet.SXIDEvent{
 			{PCI: "0000:3a:00.0", Switch: 0, SXID: 20009, Severity: "fatal", At: at(1500)}, // of the same as the kernel's, by another clock
 			{Switch: 1, SXID: 12028, Severity: "nonfatal", At: at(0)},                      // one of which the address is not known

@@ -15,7 +15,10 @@ type tally struct {
 	stale bool       // shown is older than codes
 }
 
-// A counter is one code. Code 0 is all that came over maxCodes.
+// other is the code of all that came over maxCodes.
+const other = 0
+
+// A counter is one code.
 type counter struct {
 	code  int
 	total uint64
@@ -26,20 +29,20 @@ type counter struct {
 
 // counter returns the counter of a code, which it adds while there is room.
 func (t *tally) counter(code int) *counter {
-	var other *counter
+	var rest *counter
 	for _, c := range t.codes {
 		if c.code == code {
 			return c
 		}
-		if c.code == 0 {
-			other = c
+		if c.code == other {
+			rest = c
 		}
 	}
 	if len(t.codes) >= maxCodes {
-		if other != nil {
-			return other
+		if rest != nil {
+			return rest
 		}
-		code = 0
+		code = other
 	}
 	c := &counter{code: code}
 	t.codes = append(t.codes, c)
@@ -87,7 +90,7 @@ func (t *tally) view(labels, label string, name func(code int) string) []codeVie
 	t.shown = make([]codeView, len(t.codes))
 	for i, c := range t.codes {
 		called := "other"
-		if c.code != 0 {
+		if c.code != other {
 			called = name(c.code)
 		}
 		with := string(appendLabel([]byte(labels+","), label, called))
@@ -165,7 +168,7 @@ func (n *counts) append(dst []byte, tallies [][]codeView) []byte {
 }
 
 var xidCounts = counts{
-	"stoker_gpu_xid_errors_total", "XID errors of the GPU, by code. Those that change the state of a GPU or node are there from 0 on.",
+	"stoker_gpu_xid_errors_total", "XID errors of the GPU, by code. Those that change the state of a GPU or node are there from 0 on, and so is other: all that have no counter of their own.",
 	"stoker_gpu_xid_last_event_timestamp_seconds", "When the newest XID error of the code happened, in seconds since 1970.",
 	"stoker_gpu_xid_seen_total", "XID errors of the GPU by the source that told of them. One that two sources tell of is in both.",
 }

@@ -149,6 +149,9 @@ func (p *process) resident(tb testing.TB) (all, anonymous float64) {
 // maxResident is how much memory the program may take, with the fake library's.
 const maxResident = 35 // MiB
 
+// maxHung is how long a scrape may take while the engine hangs, at the 99th percentile.
+const maxHung = 5 * time.Millisecond
+
 // BenchmarkProgram runs the program over 8 GPUs of the fake library, which it reads every
 // second, and says what that costs, also while the engine hangs. The library's own
 // engine is in it.
@@ -169,14 +172,17 @@ func BenchmarkProgram(b *testing.B) {
 			last := get(b, s.url)
 			b.ReportMetric((number(b, last, "process_cpu_seconds_total")-before)/time.Since(begin).Seconds()*1000, "cpu-ms/s")
 			b.ReportMetric(float64(len(last)), "page-bytes")
-			measure := func(state string) {
+			measure := func(state string, limit time.Duration) {
 				for name, accept := range map[string]string{"plain": "identity", "gzip": "gzip"} {
 					p50, p99 := s.round(b, 2000, accept)
+					if p99 > limit {
+						b.Errorf("%s, %s: p99 of a scrape %v, the limit is %v", state, name, p99, limit)
+					}
 					b.ReportMetric(float64(p50.Microseconds()), state+"-"+name+"-p50-us")
 					b.ReportMetric(float64(p99.Microseconds()), state+"-"+name+"-p99-us")
 				}
 			}
-			measure("idle")
+			measure("idle", time.Second)
 			all, anonymous := p.resident(b)
 			b.ReportMetric(all, "rss-MiB")
 			b.ReportMetric(anonymous, "anon-MiB")
@@ -185,7 +191,7 @@ func BenchmarkProgram(b *testing.B) {
 			}
 			p.do("hang 600000")
 			time.Sleep(2 * time.Second)
-			measure("hung")
+			measure("hung", maxHung)
 			b.ReportMetric(0, "ns/op")
 		})
 	}

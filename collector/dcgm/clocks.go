@@ -37,11 +37,11 @@ func newClocks(width time.Duration, samples bool) *clocks {
 }
 
 // take adds what was read of a GPU, in order of time. A reason that was there at the
-// first sample is no event: nobody saw it begin.
-func (c *clocks) take(gpu uint32, ts, bits int64) {
+// first sample is no event: nobody saw it begin. It returns for how many there was no room.
+func (c *clocks) take(gpu uint32, ts, bits int64) (cut int) {
 	was, known := c.last[gpu]
 	if known && ts <= was.ts {
-		return
+		return 0
 	}
 	c.last[gpu] = clockSample{ts, bits}
 	began := bits &^ was.bits
@@ -52,10 +52,11 @@ func (c *clocks) take(gpu uint32, ts, bits int64) {
 		began = 0
 	}
 	for bit := range clockReasons {
-		if began&(1<<bit) != 0 {
-			c.window.add(GroupEntityPair{FE_GPU, gpu}, bit, ts)
+		if began&(1<<bit) != 0 && !c.window.add(GroupEntityPair{FE_GPU, gpu}, bit, ts) {
+			cut++
 		}
 	}
+	return cut
 }
 
 // readClocks reads the samples of field 112 since the last time.
@@ -72,17 +73,19 @@ func (r *reader) readClocks() error {
 	if err != nil {
 		return err
 	}
-	r.cut += r.events.Cut()
+	cut := r.events.Cut()
 	found := make([]FieldValue, 0, r.events.Len())
 	for i := range r.events.Len() {
 		if v := r.events.At(i); v.FieldID == fieldClocks && v.Entity.EntityGroupId == FE_GPU {
 			found = append(found, v)
 		}
 	}
+	r.clocks.window.forget(r.now)
 	slices.SortFunc(found, func(x, y FieldValue) int { return cmp.Compare(x.Ts, y.Ts) })
 	for _, v := range found {
-		r.clocks.take(v.Entity.EntityId, v.Ts, v.Int64)
+		cut += r.clocks.take(v.Entity.EntityId, v.Ts, v.Int64)
 	}
+	r.s.drop(cut)
 	if next.UnixMicro() > 0 {
 		r.clocks.advance(next)
 	}

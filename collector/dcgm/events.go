@@ -135,15 +135,16 @@ func (r *reader) readEvents() error {
 }
 
 func (r *reader) takeEvents() {
-	r.cut += r.events.Cut()
 	r.s.mu.Lock()
 	defer r.s.mu.Unlock()
+	r.s.cut += r.events.Cut()
+	r.window.forget(r.now)
 	begin := r.s.cursor.Begin.UnixMicro()
 	for i := range r.events.Len() {
 		v := r.events.At(i)
 		fresh, ok := r.tape.fresh(sample{v.Entity, v.FieldID, v.Ts, v.Int64})
 		if !ok {
-			r.cut++
+			r.s.cut++
 		}
 		history := v.Ts < begin // nobody knows whether it was counted before
 		if !fresh || v.Int64 <= 0 || v.Int64 > maxCode || history && v.FieldID != fieldXID {
@@ -157,7 +158,9 @@ func (r *reader) takeEvents() {
 			continue
 		case fieldXID:
 			r.s.cursor.newest(v.Entity, e.code, v.Ts)
-			r.window.add(v.Entity, e.code, v.Ts)
+			if !r.window.add(v.Entity, e.code, v.Ts) {
+				r.s.cut++
+			}
 			if history {
 				continue
 			}
@@ -171,7 +174,7 @@ func (r *reader) takeEvents() {
 			continue
 		}
 		if !ok || len(r.s.pending) >= maxPending {
-			r.cut++
+			r.s.cut++
 			continue
 		}
 		r.s.pending = append(r.s.pending, e)

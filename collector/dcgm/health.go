@@ -1,7 +1,7 @@
 package dcgm
 
 import (
-	"cmp"
+	"slices"
 	"time"
 
 	"stoker.dev/stoker/internal/fleet"
@@ -68,26 +68,29 @@ type windowed struct {
 
 func newWindow(width time.Duration) *window { return &window{width: width} }
 
-func (w *window) add(e GroupEntityPair, code int, ts int64) {
-	if len(w.all) < maxSeen {
-		w.all = append(w.all, windowed{e, code, ts})
+// add reports whether there was room.
+func (w *window) add(e GroupEntityPair, code int, ts int64) (ok bool) {
+	if len(w.all) >= maxSeen {
+		return false
 	}
+	w.all = append(w.all, windowed{e, code, ts})
+	return true
+}
+
+// forget drops what is before the window that ends at now, in us since 1970.
+func (w *window) forget(now int64) {
+	from := now - w.width.Microseconds()
+	w.all = slices.DeleteFunc(w.all, func(x windowed) bool { return x.ts < from })
 }
 
 // counts returns how many of each code an entity had in the window that ends at now.
 func (w *window) counts(e GroupEntityPair, now time.Time) map[int]int {
-	from := now.Add(-w.width).UnixMicro()
+	w.forget(now.UnixMicro())
 	out := map[int]int{}
-	kept := w.all[:0]
 	for _, x := range w.all {
-		if cmp.Compare(x.ts, from) < 0 {
-			continue
-		}
-		kept = append(kept, x)
 		if x.entity == e {
 			out[x.code]++
 		}
 	}
-	w.all = kept
 	return out
 }

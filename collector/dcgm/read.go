@@ -93,7 +93,7 @@ func (r *reader) read(values *fleet.Samples, full bool) error {
 		if err := r.engine.EntitiesGetLatestValues(p.entities, fields, &r.values); err != nil {
 			return err
 		}
-		values.Dropped += r.values.Cut()
+		r.s.drop(r.values.Cut())
 		r.take(values, places, absent)
 		if p == w.whole {
 			r.takeFabric(fields)
@@ -117,8 +117,6 @@ func (r *reader) read(values *fleet.Samples, full bool) error {
 		}
 	}
 	values.Values = slices.DeleteFunc(values.Values, func(v fleet.Sample) bool { return v.GPU >= 0 && !r.selected(places[v.GPU]) })
-	values.Dropped += r.cut
-	r.cut = 0
 	ages := map[uint32]time.Duration{}
 	for _, p := range places {
 		if p.entity.EntityGroupId == FE_GPU && p.newest > 0 {

@@ -76,7 +76,6 @@ type reader struct {
 	fabric  fabric
 	values  Values
 	events  Values
-	cut     int // events that there was no room for
 
 	given   []Field  // before any list was read
 	inForce *[]Field // what o.Fields was made of

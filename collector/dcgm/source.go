@@ -105,6 +105,7 @@ type Source struct {
 	mu      sync.Mutex
 	cursor  cursor
 	pending []event // found and not yet told
+	cut     int     // what there was no room for, and is not yet told
 	self    self
 }
 
@@ -188,11 +189,20 @@ func (s *Source) ask(ctx context.Context, into *fleet.Samples, full bool) error 
 	return err
 }
 
+// drop notes that there was no room for some samples. They are told with the events, so
+// that a reading that nobody waited for takes none of it along.
+func (s *Source) drop(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cut += n
+}
+
 // tell adds the events that were found to what is returned.
 func (s *Source) tell(into *fleet.Samples) {
 	s.mu.Lock()
 	found := s.pending
-	s.pending = nil
+	into.Dropped += s.cut
+	s.pending, s.cut = nil, 0
 	s.mu.Unlock()
 	for _, e := range found {
 		if e.field == fieldFatalSXID || e.field == fieldSXID {
@@ -217,7 +227,7 @@ func (s *Source) tell(into *fleet.Samples) {
 			into.GPUs = append(into.GPUs, e.gpu)
 		}
 		if e.field == fieldNVLink {
-			into.NVLink = append(into.NVLink, fleet.NVLinkEvent{GPU: place, Error: nvlinkErrors[e.code], At: e.at, Source: "dcgm"})
+			into.NVLinkErrors = append(into.NVLinkErrors, fleet.NVLinkEvent{GPU: place, Error: nvlinkErrors[e.code], At: e.at, Source: "dcgm"})
 			continue
 		}
 		into.Events = append(into.Events, fleet.XIDEvent{GPU: place, XID: e.code, At: e.at, Source: "dcgm"})

@@ -40,6 +40,7 @@ type Source struct {
 
 	mu      sync.Mutex
 	pending []event
+	dropped int          // events that are of no GPU that is known, or one too many
 	last    map[part]int // XID
 	// instances are the MIG instances of the last reading.
 	instances map[part]bool
@@ -106,7 +107,8 @@ func (s *Source) tell(into *fleet.Samples) {
 		}
 		into.Events = append(into.Events, fleet.XIDEvent{GPU: at, XID: e.xid, At: e.at, Source: "nvml"})
 	}
-	s.pending = nil
+	into.Dropped += s.dropped
+	s.pending, s.dropped = nil, 0
 }
 
 // Close ends both goroutines. A call that hangs is left to itself.
@@ -169,7 +171,7 @@ func (s *Source) events() {
 		return
 	}
 	defer func() { _ = set.Free() }() // there is nothing left to do about it
-	registered := map[string]bool{}
+	registered := map[string]nvml.Device{}
 	for {
 		select {
 		case <-s.stop:
@@ -180,7 +182,7 @@ func (s *Source) events() {
 		data, r := set.Wait(uint32(waitFor.Milliseconds()))
 		switch {
 		case r == nvml.SUCCESS && data.EventType == nvml.EventTypeXidCriticalError:
-			s.found(data)
+			s.found(data, registered)
 		case r == nvml.SUCCESS || r == nvml.ERROR_TIMEOUT:
 		default:
 			// A lost GPU makes every wait fail at once.
@@ -193,13 +195,13 @@ func (s *Source) events() {
 	}
 }
 
-// register asks for the XIDs of GPUs that were not asked for before.
-func (s *Source) register(set nvml.EventSet, registered map[string]bool) {
+// register asks for the XIDs of GPUs that were not asked for before, by UUID.
+func (s *Source) register(set nvml.EventSet, registered map[string]nvml.Device) {
 	s.mu.Lock()
 	known := s.known
 	s.mu.Unlock()
 	for _, g := range known {
-		if registered[g.UUID] {
+		if registered[g.UUID] != nil {
 			continue
 		}
 		d, r := s.lib.DeviceGetHandleByUUID(g.UUID)
@@ -210,20 +212,29 @@ func (s *Source) register(set nvml.EventSet, registered map[string]bool) {
 			s.log.Debug("XIDs of a GPU are not seen", "gpu", g.Index, "err", err)
 			continue
 		}
-		registered[g.UUID] = true
+		registered[g.UUID] = d
 	}
 }
 
-func (s *Source) found(data nvml.EventData) {
+// found notes an XID. Whose it is, is known from when it was asked for: a GPU that an XID
+// has taken away does not say who it is.
+func (s *Source) found(data nvml.EventData, registered map[string]nvml.Device) {
 	now := time.Now()
-	uuid, r := data.Device.GetUUID()
+	uuid := ""
+	for is, d := range registered {
+		if d == data.Device {
+			uuid = is
+		}
+	}
+	if uuid == "" {
+		uuid, _ = data.Device.GetUUID() // empty where it can't say so
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r != nvml.SUCCESS || data.EventData == 0 || data.EventData > 99_999 || len(s.pending) >= maxPending {
-		return
-	}
+	counted := false
 	for _, g := range s.known {
-		if g.UUID == uuid {
+		if g.UUID == uuid && data.EventData > 0 && data.EventData <= 99_999 && len(s.pending) < maxPending {
+			counted = true
 			g.Up = fleet.Unknown
 			// A library of before MIG leaves the number 0.
 			if id := strconv.FormatUint(uint64(data.GpuInstanceId), 10); s.instances[part{uuid, id}] {
@@ -232,6 +243,10 @@ func (s *Source) found(data nvml.EventData) {
 			s.last[part{uuid, g.Instance}] = int(data.EventData)
 			s.pending = append(s.pending, event{g, int(data.EventData), now})
 		}
+	}
+	if !counted {
+		s.dropped++
+		s.log.Debug("an XID can't be counted", "xid", data.EventData)
 	}
 	select {
 	case s.wake <- struct{}{}:

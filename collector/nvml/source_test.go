@@ -33,6 +33,7 @@ type box struct {
 	events  chan nvml.EventData
 	lost    atomic.Int32 // number of the GPU that is lost; -1: none
 	hang    chan struct{}
+	asked   atomic.Int32 // GPUs whose XIDs are waited for
 	fades   atomic.Bool // a GPU with MIG is lost while it is asked for its instances
 }
 
@@ -86,7 +87,10 @@ func newBox(t *testing.T, s *server.Server) *box {
 		}
 		dev.GetGpuFabricInfoFunc = func() (nvml.GpuFabricInfo, nvml.Return) { return nvml.GpuFabricInfo{}, nvml.ERROR_NOT_SUPPORTED }
 		dev.GetNvLinkStateFunc = func(int) (nvml.EnableState, nvml.Return) { return 0, nvml.ERROR_NOT_SUPPORTED }
-		dev.RegisterEventsFunc = func(uint64, nvml.EventSet) nvml.Return { return nvml.SUCCESS }
+		dev.RegisterEventsFunc = func(uint64, nvml.EventSet) nvml.Return {
+			b.asked.Add(1)
+			return nvml.SUCCESS
+		}
 	}
 	return b
 }
@@ -152,13 +156,23 @@ func TestAnXIDAndALostGPU(t *testing.T) {
 	b := newBox(t, dgxh100.New())
 	s := open(t, b)
 	first := collect(t, s)
-	b.events <- nvml.EventData{Device: b.devices[3], EventType: nvml.EventTypeXidCriticalError, EventData: 79, GpuInstanceId: 0xFFFFFFFF}
-	select {
-	case <-s.Wake():
-	case <-time.After(10 * time.Second):
-		t.Fatal("nobody was woken up")
+	awoken := func() {
+		t.Helper()
+		select {
+		case <-s.Wake():
+		case <-time.After(10 * time.Second):
+			t.Fatal("nobody was woken up")
+		}
+	}
+	for end := time.Now().Add(10 * time.Second); b.asked.Load() < 8 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
 	}
 	b.lost.Store(3)
+	who := b.devices[3].GetUUIDFunc
+	b.devices[3].GetUUIDFunc = func() (string, nvml.Return) { return "", nvml.ERROR_GPU_IS_LOST }
+	b.events <- nvml.EventData{Device: b.devices[3], EventType: nvml.EventTypeXidCriticalError, EventData: 79, GpuInstanceId: 0xFFFFFFFF}
+	awoken()
+	b.devices[3].GetUUIDFunc = who
 	into := &fleet.Samples{At: time.Now()}
 	if err := s.CollectEvents(t.Context(), into); err != nil {
 		t.Fatal(err)
@@ -178,6 +192,21 @@ func TestAnXIDAndALostGPU(t *testing.T) {
 	}
 	if len(got.Events) != 0 {
 		t.Errorf("told again: %+v", got.Events)
+	}
+	if got.Dropped+into.Dropped != 0 {
+		t.Errorf("%d dropped", got.Dropped+into.Dropped)
+	}
+	stranger := &mock.Device{GetUUIDFunc: func() (string, nvml.Return) { return "", nvml.ERROR_GPU_IS_LOST }}
+	for _, e := range []nvml.EventData{{Device: stranger, EventData: 79}, {Device: b.devices[1]}} {
+		e.EventType = nvml.EventTypeXidCriticalError
+		b.events <- e
+		awoken()
+	}
+	for _, want := range []int{2, 0} { // of a GPU that nobody knows, and without a code
+		into := &fleet.Samples{}
+		if err := s.CollectEvents(t.Context(), into); err != nil || into.Dropped != want || len(into.Events) > 0 {
+			t.Errorf("%d dropped and %d events (err %v), want %d and none", into.Dropped, len(into.Events), err, want)
+		}
 	}
 
 	// One that the driver does not even hand out any more.

@@ -11,12 +11,12 @@ type Samples struct {
 	GPUs   []SampledGPU
 	Values []Sample
 	Events []XIDEvent
-	// NVLink are errors of GPUs' NVLinks. TellsNVLink says that the source would tell of
+	// NVLinkErrors are those of GPUs' NVLinks. TellsNVLink says that the source would tell of
 	// them: none told is then none.
-	NVLink      []NVLinkEvent
-	TellsNVLink bool
-	Switches    []SXIDEvent
-	BootID      string // of the node; empty where the source cannot tell
+	NVLinkErrors []NVLinkEvent
+	TellsNVLink  bool
+	Switches     []SXIDEvent
+	BootID       string // of the node; empty where the source cannot tell
 	// Fields says what the fields of Values are, in the order in which they are to be
 	// shown. Those that are missing here follow by name, without type and help.
 	Fields []Field
