@@ -47,7 +47,7 @@ func (a drain) Start(ctx context.Context, o remedy.Order) (remedy.Receipt, error
 	var evict []fleet.PodRef
 	var forlorn []string
 	for _, p := range on {
-		if p.Resident || spared(o.Spare, p.UID) {
+		if p.Resident || spared(o.Spare, p.UID) || o.Target.GPU != "" && p.GPUs == 0 {
 			continue
 		}
 		if p.BootID == "" {

@@ -392,17 +392,26 @@ var scenarios = []struct {
 			b.Errorf("reset: %s, want the repair's name", said)
 		}
 	}},
-	{"a drain leaves alone what is spared", func(b *bench) {
+	{"a drain leaves alone what is spared, and for a GPU what holds none", func(b *bench) {
 		node := b.Nodes()[0]
 		stays, goes := b.RunPod(b.T, node, PodControlled), b.RunPod(b.T, node, PodControlled)
 		b.do(b.order("cordon", incA, b.on()))
+		left := func(o remedy.Order, want ...fleet.PodRef) {
+			b.Helper()
+			b.do(o)
+			pods, err := b.Cluster().PodsOn(b.Context(), node)
+			for _, p := range []fleet.PodRef{stays, goes} {
+				if err != nil || has(pods, p) != slices.ContainsFunc(want, func(w fleet.PodRef) bool { return w.UID == p.UID }) {
+					b.Errorf("on the node are %v (%v), want %v", pods, err, want)
+				}
+			}
+		}
+		of := b.on()
+		of.GPU = b.GPU(node)
+		left(b.order("drain", incA, of), stays, goes)
 		o := b.order("drain", incA, b.on())
 		o.Spare = []fleet.PodRef{stays}
-		b.do(o)
-		pods, err := b.Cluster().PodsOn(b.Context(), node)
-		if err != nil || !has(pods, stays) || has(pods, goes) {
-			b.Errorf("on the node are %v (%v), want %s and not %s", pods, err, stays.Name, goes.Name)
-		}
+		left(o, stays)
 	}},
 	{"a repair has one name once", func(b *bench) {
 		n := b.node()

@@ -27,7 +27,7 @@ const (
 	Stops    Effect = "stop"
 	Starts   Effect = "start"
 	Evicts   Effect = "drain"
-	Reboots  Effect = "reboot"
+	Reboots  Effect = "reboot" // or another repair of a node
 	Releases Effect = "release"
 	Recipes  Effect = "recipe"
 )

@@ -260,6 +260,9 @@ func (f *Fixture) CheckRebooted(t *testing.T, node, before string) {
 	}
 }
 
+// Repairs are the repairs that have ended so far, oldest first.
+func (f *Fixture) Repairs() []cluster.Reboot { return f.rebooter.Reboots() }
+
 // Uncordon does what `kubectl uncordon` does, as the admin.
 func (f *Fixture) Uncordon(t *testing.T, node string) {
 	t.Helper()
