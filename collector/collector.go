@@ -86,6 +86,8 @@ type Options struct {
 	Label func(*fleet.Samples)
 	// Spelling is how labels are called on the series of sources.
 	Spelling Spelling
+	// TextOnly answers in Prometheus' text format also those who ask for OpenMetrics.
+	TextOnly bool
 	// Own appends families of the program's own to the page. May be nil.
 	Own func(dst []byte) []byte
 }

@@ -98,6 +98,11 @@ type metric struct {
 // file source uses.
 func readPage(t testing.TB, page []byte) map[string]*metric {
 	t.Helper()
+	return readWith(t, textparse.NewPromParser(page, labels.NewSymbolTable(), false))
+}
+
+func readWith(t testing.TB, p textparse.Parser) map[string]*metric {
+	t.Helper()
 	out := map[string]*metric{}
 	get := func(name string) *metric {
 		if out[name] == nil {
@@ -105,7 +110,6 @@ func readPage(t testing.TB, page []byte) map[string]*metric {
 		}
 		return out[name]
 	}
-	p := textparse.NewPromParser(page, labels.NewSymbolTable(), false)
 	for {
 		entry, err := p.Next()
 		if errors.Is(err, io.EOF) {

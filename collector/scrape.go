@@ -22,20 +22,27 @@ const (
 
 // The values of headers, made once: a scrape allocates nothing of its own.
 var (
-	contentTypes = []string{contentType}
-	encodings    = []string{"gzip"}
-	varies       = []string{"Accept-Encoding"}
+	contentTypes     = []string{contentType}
+	openMetricsTypes = []string{openMetricsType}
+	encodings        = []string{"gzip"}
+	varies           = []string{"Accept, Accept-Encoding"}
 )
 
 // A rendering is a page as it was at one time. Its text is not changed while it has
-// readers, and the compressed one is made when it is first asked for.
+// readers, and every other form of it is made when it is first asked for.
 type rendering struct {
-	of         *view
-	at         time.Time
-	text       body
-	compressed body
-	readers    int
+	of      *view
+	at      time.Time
+	plain   form
+	open    form // as OpenMetrics
+	readers int
 }
+
+// A form is a page in one format.
+type form struct{ text, compressed body }
+
+// empty forgets what was written.
+func (f *form) empty() { f.text.empty(); f.compressed.empty() }
 
 // A body is bytes and their number as a header has it.
 type body struct {
@@ -49,6 +56,11 @@ func (b *body) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+func (b *body) empty() { b.bytes, b.length = b.bytes[:0], nil }
+
+// written reports whether all is.
+func (b *body) written() bool { return b.length != nil }
+
 // seal says that all is written.
 func (b *body) seal() { b.length = []string{strconv.Itoa(len(b.bytes))} }
 
@@ -60,9 +72,9 @@ type renderings struct {
 	zip    *gzip.Writer
 }
 
-// take returns the page as of now, which is to be given back. Who comes while it is
+// take returns the page as of now, which is to be given back, and one form of it. Who comes while it is
 // written waits for that, which takes well under a millisecond, and for no source.
-func (c *Collector) take(now time.Time, zipped bool) *rendering {
+func (c *Collector) take(now time.Time, open, zipped bool) (*rendering, *form) {
 	p := &c.pages
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,26 +90,35 @@ func (c *Collector) take(now time.Time, zipped bool) *rendering {
 		}
 		p.newest = r
 		r.of, r.at = v, now
-		r.text.bytes = c.appendPage(r.text.bytes[:0], v, now)
-		r.text.seal()
-		r.compressed.bytes, r.compressed.length = r.compressed.bytes[:0], nil
+		r.plain.empty()
+		r.open.empty()
+		r.plain.text.bytes = c.appendPage(r.plain.text.bytes, v, now)
+		r.plain.text.seal()
 	}
-	if zipped && r.compressed.length == nil {
-		p.compress(r)
+	f := &r.plain
+	if open {
+		f = &r.open
+		if !f.text.written() {
+			f.text.bytes = appendOpenMetrics(f.text.bytes, r.plain.text.bytes)
+			f.text.seal()
+		}
+	}
+	if zipped && !f.compressed.written() {
+		p.compress(f)
 	}
 	r.readers++
-	return r
+	return r, f
 }
 
 // compress makes the compressed text. The fastest level makes a fifteenth of a page.
-func (p *renderings) compress(r *rendering) {
+func (p *renderings) compress(f *form) {
 	if p.zip == nil {
 		p.zip, _ = gzip.NewWriterLevel(nil, gzip.BestSpeed) // fails for a level that there is not
 	}
-	p.zip.Reset(&r.compressed)
-	_, _ = p.zip.Write(r.text.bytes) // a body's Write never fails
+	p.zip.Reset(&f.compressed)
+	_, _ = p.zip.Write(f.text.bytes) // a body's Write never fails
 	_ = p.zip.Close()
-	r.compressed.seal()
+	f.compressed.seal()
 }
 
 // giveBack ends a reading of a page.
@@ -113,20 +134,24 @@ func (c *Collector) giveBack(r *rendering) {
 // keep keeps the room of a page that nobody reads.
 func (p *renderings) keep(r *rendering) {
 	r.of = nil // may be large
-	if cap(r.text.bytes) <= maxPooled && len(p.spare) < maxSpare {
+	if max(cap(r.plain.text.bytes), cap(r.open.text.bytes)) <= maxPooled && len(p.spare) < maxSpare {
 		p.spare = append(p.spare, r)
 	}
 }
 
 func (c *Collector) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	zipped := takesGzip(r.Header["Accept-Encoding"])
-	page := c.take(time.Now(), zipped)
+	open := !c.o.TextOnly && takesOpenMetrics(r.Header["Accept"])
+	page, form := c.take(time.Now(), open, zipped)
 	defer c.giveBack(page)
-	h, b := w.Header(), &page.text
+	h, b := w.Header(), &form.text
 	h["Content-Type"] = contentTypes
+	if open {
+		h["Content-Type"] = openMetricsTypes
+	}
 	h["Vary"] = varies
 	if zipped {
-		b = &page.compressed
+		b = &form.compressed
 		h["Content-Encoding"] = encodings
 	}
 	h["Content-Length"] = b.length

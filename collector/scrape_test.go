@@ -59,13 +59,16 @@ func TestScrapeAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations for a page, want 0", n)
 	}
 	for _, accept := range []string{"", "gzip"} {
-		w, r := &sink{header: http.Header{}}, scrapes(accept)
-		c.serveMetrics(w, r)
-		if n := testing.AllocsPerRun(100, func() { c.serveMetrics(w, r) }); n >= 1 {
-			t.Errorf("%v allocations for a scrape that accepts %q, want 0", n, accept)
-		}
-		if w.n == 0 {
-			t.Errorf("a scrape that accepts %q got nothing", accept)
+		for _, kind := range []string{"text/plain", ofPrometheus} {
+			w, r := &sink{header: http.Header{}}, scrapes(accept)
+			r.Header.Set("Accept", kind)
+			c.serveMetrics(w, r)
+			if n := testing.AllocsPerRun(100, func() { c.serveMetrics(w, r) }); n >= 1 {
+				t.Errorf("%v allocations for a scrape that accepts %q and %q, want 0", n, accept, kind)
+			}
+			if w.n == 0 {
+				t.Errorf("a scrape that accepts %q and %q got nothing", accept, kind)
+			}
 		}
 	}
 }
@@ -125,7 +128,7 @@ func TestACompressedPage(t *testing.T) {
 			if got := w.Header().Get("Content-Length"); got != fmt.Sprint(len(body)) {
 				t.Errorf("%q: length %s of %d", accept, got, len(body))
 			}
-			if w.Header().Get("Vary") != "Accept-Encoding" || (w.Header().Get("Content-Encoding") == "gzip") != zipped {
+			if w.Header().Get("Vary") != "Accept, Accept-Encoding" || (w.Header().Get("Content-Encoding") == "gzip") != zipped {
 				t.Errorf("%q: headers %v, want compressed: %v", accept, w.Header(), zipped)
 			}
 			if zipped {
@@ -172,10 +175,10 @@ func TestNobodyReadsAPageThatIsWritten(t *testing.T) {
 					return
 				default:
 				}
-				page := c.take(time.Now(), i%2 == 0)
-				text, read := bytes.Clone(page.text.bytes), &page.text
+				page, form := c.take(time.Now(), i%3 == 0, i%2 == 0)
+				text, read := bytes.Clone(form.text.bytes), &form.text
 				if i%2 == 0 {
-					read = &page.compressed
+					read = &form.compressed
 				}
 				was := bytes.Clone(read.bytes)
 				time.Sleep(time.Duration(i) * 100 * time.Microsecond)
@@ -219,14 +222,14 @@ func BenchmarkScrape(b *testing.B) {
 		b.ReportMetric(float64(len(page)), "bytes/page")
 	})
 	b.Run("compressed", func(b *testing.B) {
-		r := c.take(t0, true)
+		r, f := c.take(t0, false, true)
 		defer c.giveBack(r)
 		b.ReportAllocs()
 		for b.Loop() {
-			r.compressed.bytes = r.compressed.bytes[:0]
-			c.pages.compress(r)
+			f.compressed.empty()
+			c.pages.compress(f)
 		}
-		b.ReportMetric(float64(len(r.compressed.bytes)), "bytes/page")
+		b.ReportMetric(float64(len(f.compressed.bytes)), "bytes/page")
 	})
 	for name, accept := range map[string]string{"served": "", "served-gzip": "gzip"} {
 		b.Run(name, func(b *testing.B) {

@@ -72,7 +72,7 @@ func serve(ctx context.Context, s settings, stderr io.Writer) error {
 	own = append(own, appendProcess)
 	c, err = collector.New(log, node, sources, collector.Options{
 		BootID: boot, Interval: s.interval, Watchdog: s.watchdog, StaleAfter: s.staleAfter, State: s.state,
-		Spelling: s.dropin.spell, See: pusher.See, Label: label, Own: func(dst []byte) []byte {
+		Spelling: s.dropin.spell, TextOnly: s.dcgm.Compatible, See: pusher.See, Label: label, Own: func(dst []byte) []byte {
 			for _, add := range own {
 				dst = add(dst)
 			}

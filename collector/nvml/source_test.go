@@ -34,7 +34,7 @@ type box struct {
 	lost    atomic.Int32 // number of the GPU that is lost; -1: none
 	hang    chan struct{}
 	asked   atomic.Int32 // GPUs whose XIDs are waited for
-	fades   atomic.Bool // a GPU with MIG is lost while it is asked for its instances
+	fades   atomic.Bool  // a GPU with MIG is lost while it is asked for its instances
 }
 
 func newBox(t *testing.T, s *server.Server) *box {
