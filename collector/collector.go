@@ -125,6 +125,7 @@ type Collector struct {
 	screen  *screen
 	saved   saved
 	sighted []Sighting // to be told
+	untold  uint64     // events over maxSighted
 }
 
 // New returns a collector of one node that has collected nothing yet. A state file
@@ -311,13 +312,14 @@ func (c *Collector) trip(i int, err error) {
 	c.publish()
 }
 
-// maxSighted bounds what one collection may tell of at once; the rest is only counted.
+// maxSighted bounds the events that one collection may tell of at once; the rest is only
+// counted.
 const maxSighted = 256
 
 // maxLate bounds how far apart two tellings of one event may lie.
 const maxLate = time.Minute
 
-// maxLines bounds what one collection may log of XIDs.
+// maxLines bounds what one collection may log of XIDs, and of NVLinks.
 const maxLines = 32
 
 // takeEvents counts what source i told. It logs one line for each GPU and XID, up to
@@ -334,20 +336,22 @@ func (c *Collector) takeEvents(i int, s *fleet.Samples) {
 			c.told[i].dropped++
 		}
 		if counted {
-			if fresh[kind{e.GPU, e.XID}]++; len(c.sighted) < maxSighted {
-				g := c.book.find(s.GPUs[e.GPU], s.At)
-				c.sight(g, g.xids.counter(e.XID).last, Sighting{XID: e.XID, Instance: s.GPUs[e.GPU].Instance})
-			}
+			fresh[kind{e.GPU, e.XID}]++
+			g := c.book.find(s.GPUs[e.GPU], s.At)
+			c.sightEvent(g, g.xids.counter(e.XID).last, Sighting{XID: e.XID, Instance: s.GPUs[e.GPU].Instance})
 		}
 	}
+	lines := 0
 	for _, e := range s.NVLinkErrors {
 		counted, ok := c.book.countLink(c.told[i].name, s, e)
 		if !ok {
 			c.told[i].dropped++
 		}
-		if counted && len(c.sighted) < maxSighted {
-			c.log.Info("nvlink error", "source", c.told[i].name, "gpu", s.GPUs[e.GPU].Index, "uuid", s.GPUs[e.GPU].UUID, "error", string(e.Error))
-			c.sight(c.book.place(s, e.GPU), earlier(e.At, s.At), Sighting{NVLink: e.Error})
+		if counted {
+			if lines++; lines <= maxLines {
+				c.log.Info("nvlink error", "source", c.told[i].name, "gpu", s.GPUs[e.GPU].Index, "uuid", s.GPUs[e.GPU].UUID, "error", string(e.Error))
+			}
+			c.sightEvent(c.book.place(s, e.GPU), earlier(e.At, s.At), Sighting{NVLink: e.Error})
 		}
 	}
 	for _, e := range s.Switches {
@@ -355,7 +359,7 @@ func (c *Collector) takeEvents(i int, s *fleet.Samples) {
 			c.told[i].dropped++
 		}
 	}
-	lines := 0
+	lines = 0
 	for _, e := range s.Events {
 		k := kind{e.GPU, e.XID}
 		if n := fresh[k]; n > 0 {
@@ -379,6 +383,7 @@ func (c *Collector) publish() {
 		sources:    slices.Clone(c.told),
 		known:      c.book.known(),
 		mig:        devices(c.told),
+		untold:     c.untold,
 		order:      merge(c.told),
 	}
 	c.book.view(v)

@@ -110,3 +110,31 @@ func TestEventsAreLookedForApart(t *testing.T) {
 		}
 	})
 }
+
+// TestAStormIsNotToldWhole: what one collection may tell at once is bounded, the rest is
+// counted, and so is that it was not told. A lost GPU is always told.
+func TestAStormIsNotToldWhole(t *testing.T) {
+	told := fleet.Samples{GPUs: []fleet.SampledGPU{gpuA}}
+	told.GPUs[0].Up = fleet.False
+	for i := range maxSighted {
+		told.Events = append(told.Events, fleet.XIDEvent{XID: 13, At: t0.Add(time.Duration(i) * time.Second)})
+	}
+	for i := range 40 {
+		told.NVLinkErrors = append(told.NVLinkErrors, fleet.NVLinkEvent{Error: fleet.NVLinkFatal, At: t0.Add(time.Duration(i) * time.Second)})
+	}
+	var seen []Sighting
+	c := newCollector(t, Options{See: func(s []Sighting) { seen = append(seen, s...) }}, &script{"s", tell(told)})
+	if err := c.Gather(t.Context(), t0.Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if len(seen) != maxSighted+1 || !seen[maxSighted].Lost {
+		t.Errorf("%d were told, the last %+v, want %d and that the GPU is lost", len(seen), seen[len(seen)-1], maxSighted)
+	}
+	page := readPage(t, c.AppendPage(nil, t0.Add(time.Hour)))
+	if n := page["stoker_collector_untold_events_total"].Series[`{node="n"}`]; n != 40 {
+		t.Errorf("%v events were not told, want 40", n)
+	}
+	if n := totals(t, c, t0.Add(time.Hour))[key(gpuA, "13")]; n != maxSighted {
+		t.Errorf("%v XIDs counted, want %d", n, maxSighted)
+	}
+}

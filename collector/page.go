@@ -27,6 +27,7 @@ type view struct {
 	mig                []fleet.MIGDevice
 	nvlinks            []byte // how GPUs are linked
 	order              []parts
+	untold             uint64 // events that were only counted
 }
 
 // A sourceView is what is known of one source and what it told last.
@@ -170,6 +171,11 @@ func (v *view) appendPage(dst []byte, now time.Time) []byte {
 		}
 	}
 	dst = unlessEmpty(dst, head, rows)
+
+	dst = appendHead(dst, "stoker_collector_untold_events_total", "counter",
+		"Events that were counted and not told at once, since there were too many.")
+	dst = appendName(dst, "stoker_collector_untold_events_total", v.labels)
+	dst = append(strconv.AppendUint(dst, v.untold, 10), '\n')
 
 	dst = appendHead(dst, "stoker_collector_watchdog_trips_total", "counter",
 		"How often the source did not answer before the watchdog's deadline.")

@@ -47,6 +47,15 @@ func (c *Collector) sight(g *gpu, at time.Time, s Sighting) {
 	c.sighted = append(c.sighted, s)
 }
 
+// sightEvent is sight for one of many: a storm must not grow without bound.
+func (c *Collector) sightEvent(g *gpu, at time.Time, s Sighting) {
+	if len(c.sighted) >= maxSighted {
+		c.untold++
+		return
+	}
+	c.sight(g, at, s)
+}
+
 // look finds what has changed for the worse since a source told last. What was so
 // before is not told again, until it was better.
 func (c *Collector) look(s *fleet.Samples) {

@@ -144,14 +144,16 @@ func (s *Source) read(into *fleet.Samples) error {
 			}
 			into.Values = slices.DeleteFunc(into.Values, func(v fleet.Sample) bool { return v.GPU >= at })
 		}
+		g.Up = into.GPUs[at].Up
 		s.remember(g)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, g := range s.known {
-		if !listed[g.UUID] {
+	s.known = slices.Clone(s.known) // the one before may be being read
+	for i := range s.known {
+		if g := &s.known[i]; !listed[g.UUID] {
 			g.Up = fleet.False
-			into.GPUs = append(into.GPUs, g)
+			into.GPUs = append(into.GPUs, *g)
 		}
 	}
 	// Of GPUs that were taken out nothing is kept.
@@ -159,6 +161,7 @@ func (s *Source) read(into *fleet.Samples) error {
 		return slices.ContainsFunc(s.known, func(g fleet.SampledGPU) bool { return g.UUID == uuid })
 	}
 	maps.DeleteFunc(s.linked, func(uuid string, _ linked) bool { return !here(uuid) })
+	maps.DeleteFunc(s.back, func(uuid string, _ bool) bool { return !here(uuid) })
 	maps.DeleteFunc(s.last, func(p part, _ int) bool { return !here(p.uuid) })
 	clear(s.instances)
 	for at, g := range into.GPUs {
@@ -178,7 +181,12 @@ func (s *Source) remember(g fleet.SampledGPU) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// Another one at its place: it was taken out, not lost.
-	known := slices.DeleteFunc(slices.Clone(s.known), func(x fleet.SampledGPU) bool { return x.UUID == g.UUID || x.PCI == g.PCI })
+	known := slices.DeleteFunc(slices.Clone(s.known), func(x fleet.SampledGPU) bool {
+		if x.UUID == g.UUID && x.Up == fleet.False && g.Up == fleet.True {
+			s.back[g.UUID] = true
+		}
+		return x.UUID == g.UUID || x.PCI == g.PCI
+	})
 	s.known = append(known, g)
 	slices.SortFunc(s.known, func(x, y fleet.SampledGPU) int { return x.Index - y.Index })
 }

@@ -44,7 +44,8 @@ type Source struct {
 	last    map[part]int // XID
 	// instances are the MIG instances of the last reading.
 	instances map[part]bool
-	known     []fleet.SampledGPU // as they were when they were well, by index
+	known     []fleet.SampledGPU // as they were when they were well but for Up, by index
+	back      map[string]bool    // UUIDs of those that were lost, until their XIDs are asked for anew
 }
 
 // A part is a GPU, or a MIG instance of it.
@@ -62,7 +63,7 @@ func New(log *slog.Logger) *Source { return newSource(log, nvml.New()) }
 func newSource(log *slog.Logger, lib nvml.Interface) *Source {
 	s := &Source{
 		log: log.With("source", "nvml"), lib: lib, stop: make(chan struct{}), wake: make(chan struct{}, 1),
-		symbols: map[string]bool{}, linked: map[string]linked{}, last: map[part]int{}, instances: map[part]bool{},
+		symbols: map[string]bool{}, linked: map[string]linked{}, last: map[part]int{}, instances: map[part]bool{}, back: map[string]bool{},
 	}
 	s.thread = thread.New("the driver", s.end)
 	return s
@@ -195,21 +196,28 @@ func (s *Source) events() {
 	}
 }
 
-// register asks for the XIDs of GPUs that were not asked for before, by UUID.
+// register asks for the XIDs of GPUs that were not asked for before, by UUID, and anew of
+// those that have come back.
 func (s *Source) register(set nvml.EventSet, registered map[string]nvml.Device) {
 	s.mu.Lock()
-	known := s.known
+	known, back := s.known, s.back
+	s.back = map[string]bool{}
 	s.mu.Unlock()
 	for _, g := range known {
-		if registered[g.UUID] != nil {
+		if registered[g.UUID] != nil && !back[g.UUID] {
 			continue
 		}
-		d, r := s.lib.DeviceGetHandleByUUID(g.UUID)
-		if r == nvml.SUCCESS {
-			r = d.RegisterEvents(nvml.EventTypeXidCriticalError, set)
+		d, code := s.lib.DeviceGetHandleByUUID(g.UUID)
+		if code == nvml.SUCCESS {
+			code = d.RegisterEvents(nvml.EventTypeXidCriticalError, set)
 		}
-		if err := check("nvmlDeviceRegisterEvents", r); err != nil {
+		if err := check("nvmlDeviceRegisterEvents", code); err != nil {
 			s.log.Debug("XIDs of a GPU are not seen", "gpu", g.Index, "err", err)
+			if back[g.UUID] {
+				s.mu.Lock()
+				s.back[g.UUID] = true
+				s.mu.Unlock()
+			}
 			continue
 		}
 		registered[g.UUID] = d

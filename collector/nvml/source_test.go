@@ -164,9 +164,15 @@ func TestAnXIDAndALostGPU(t *testing.T) {
 			t.Fatal("nobody was woken up")
 		}
 	}
-	for end := time.Now().Add(10 * time.Second); b.asked.Load() < 8 && time.Now().Before(end); {
-		time.Sleep(time.Millisecond)
+	asked := func(times int32) {
+		t.Helper()
+		for end := time.Now().Add(10 * time.Second); b.asked.Load() < times; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("XIDs were asked for %d times, want %d", b.asked.Load(), times)
+			}
+		}
 	}
+	asked(8)
 	b.lost.Store(3)
 	who := b.devices[3].GetUUIDFunc
 	b.devices[3].GetUUIDFunc = func() (string, nvml.Return) { return "", nvml.ERROR_GPU_IS_LOST }
@@ -209,8 +215,12 @@ func TestAnXIDAndALostGPU(t *testing.T) {
 		}
 	}
 
-	// One that the driver does not even hand out any more.
+	// When it is back its XIDs are asked for anew.
 	b.lost.Store(-1)
+	collect(t, s)
+	asked(9)
+
+	// One that the driver does not even hand out any more.
 	handle := b.DeviceGetHandleByIndexFunc
 	b.DeviceGetHandleByIndexFunc = func(i int) (nvml.Device, nvml.Return) {
 		if i == 6 {
