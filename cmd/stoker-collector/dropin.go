@@ -23,6 +23,7 @@ type dropin struct {
 	fields     string
 	configMap  string
 	intervalMS int
+	ours       func() bool // whether the command line has our interval, and not the one of dcgm-exporter
 	engine     string
 	devices    [3]string // of which values are shown, in the order of selections
 	xidMS      int
@@ -66,6 +67,7 @@ func (d *dropin) flags(f *pflag.FlagSet, listen *string) {
 	f.BoolVar(&d.debug, "debug", d.yes("DCGM_EXPORTER_DEBUG"), "the same as --log-level debug (env DCGM_EXPORTER_DEBUG)")
 	d.podFlags(f)
 	d.foreignFlags(f)
+	d.ours = func() bool { return f.Changed("interval") && !f.Changed("collect-interval") }
 }
 
 // number reads a variable of the environment; 0 where it is not set.
@@ -126,7 +128,7 @@ func (d *dropin) applyInterval(interval *time.Duration) []error {
 			errs = append(errs, fmt.Errorf("--%s: %d is negative", n.flag, n.ms))
 		}
 	}
-	if d.intervalMS > 0 {
+	if d.intervalMS > 0 && !d.ours() { // a variable of the environment is for who says nothing
 		*interval = time.Duration(d.intervalMS) * time.Millisecond
 	}
 	return errs

@@ -178,12 +178,18 @@ func TestWhatAsksForWhatIsDoneAnyway(t *testing.T) {
 }
 
 // TestTheIntervalIsOfEverySource, whatever the other flags of dcgm-exporter are for.
+// TestTheIntervalIsOfEverySource, and the command line says it before the environment does.
 func TestTheIntervalIsOfEverySource(t *testing.T) {
-	var s settings
-	f := pflag.NewFlagSet("", pflag.ContinueOnError)
-	s.flags(f)
-	if err := errors.Join(f.Parse([]string{"--source", "nvml", "-c", "30000"}), s.validate()); err != nil || s.interval != 30*time.Second {
-		t.Errorf("%v, %v; want 30s", s.interval, err)
+	for args, want := range map[string]time.Duration{
+		"": 20 * time.Second, "-c 30000": 30 * time.Second, "--interval 2s": 2 * time.Second, "--interval 2s -c 30000": 30 * time.Second,
+	} {
+		t.Setenv("DCGM_EXPORTER_INTERVAL", "20000")
+		var s settings
+		f := pflag.NewFlagSet("", pflag.ContinueOnError)
+		s.flags(f)
+		if err := errors.Join(f.Parse(append(strings.Fields(args), "--source", "nvml")), s.validate()); err != nil || s.interval != want {
+			t.Errorf("%q: %v, %v; want %v", args, s.interval, err, want)
+		}
 	}
 }
 
