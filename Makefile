@@ -9,7 +9,7 @@ PROMTOOL := GOFLAGS="$(GOFLAGS) -tags=remove_all_sd" $(TOOLS) promtool
 
 .PHONY: demo build test unit sanitize e2e e2e-programs console storm lint fmt generate bench bench-collector vuln ci demo-report clean
 
-demo: ## eight simulated nodes, six things that happen, about two minutes
+demo: ## eight simulated nodes, seven things that happen, about two minutes
 	@go build -o bin/stoker ./cmd/stoker
 	@bin/stoker demo $(DEMO)
 

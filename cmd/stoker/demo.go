@@ -27,8 +27,9 @@ func demoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show the loop on a simulated fleet, in virtual time",
-		Long: `Show the loop on a simulated fleet of 8 nodes with 8 GPUs each: some ten jobs, a GPU that falls off
-the bus, a job crash with its storm of XID 45, and lost telemetry. Only the first wants healing.
+		Long: `Show the loop on a simulated fleet of 8 nodes with 8 GPUs each and three teams: a GPU falls off the bus,
+a program hangs, a spot node is taken away, a job crashes with a storm of XID 45, a GPU has a memory
+error, telemetry is lost, a notebook idles. What wants healing is healed, and nothing else is touched.
 One line per event; ends by itself with a report. With --for 0 it goes on until it is stopped.
 
 With --compare, fleets of three teams are run as fast as it goes, half a day each: with Stoker, without

@@ -21,17 +21,17 @@ func TestTheWholeDemo(t *testing.T) {
 	lines, r, raw := show(t, o)
 	checkHealed(t, lines, r)
 	transcript(t, lines)
-	if len(r.Faults) != 4 || r.Noise != 1 {
-		t.Errorf("%d faults and %d noise, want 4 and 1: %+v", len(r.Faults), r.Noise, r.Faults)
+	if len(r.Faults) != 5 || r.Noise != 1 {
+		t.Errorf("%d faults and %d noise, want 5 and 1: %+v", len(r.Faults), r.Noise, r.Faults)
 	}
-	if r.Cordons != 2 || r.Resubmissions != 3 || r.Preemptions != 1 {
-		t.Errorf("cordons %d, resubmissions %d, preemptions %d; want 2 3 1", r.Cordons, r.Resubmissions, r.Preemptions)
+	if r.Cordons != 3 || r.Resubmissions != 3 || r.Preemptions != 1 {
+		t.Errorf("cordons %d, resubmissions %d, preemptions %d; want 3 3 1", r.Cordons, r.Resubmissions, r.Preemptions)
 	}
 	classes := map[remedy.Class]remedy.Phase{}
 	for _, in := range r.Incidents {
 		classes[in.Class] = in.Phase
 	}
-	for _, c := range []remedy.Class{remedy.ClassGPULost, remedy.ClassJobStalled, remedy.ClassNodeNotice, remedy.ClassTelemetryLost} {
+	for _, c := range []remedy.Class{remedy.ClassGPULost, remedy.ClassJobStalled, remedy.ClassNodeNotice, remedy.ClassGPUECC, remedy.ClassTelemetryLost} {
 		if classes[c] != remedy.PhaseResolved {
 			t.Errorf("the incident of class %s is %q, want it resolved", c, classes[c])
 		}

@@ -14,6 +14,8 @@ import (
 //	26 to 28 min   the program of a small job hangs
 //	40 to 44 min   the spot node is announced to go
 //	52 to 60 min   the program of the other gang crashes, and its GPUs log XID 45
+//	49 to 51 min   two jobs come that ask for half of a GPU
+//	60 to 63 min   a GPU of the shared node has a memory error
 //	66 min         the notebook takes the node that is spare again
 //	78 to 86 min   the telemetry of a node is lost
 //	88 min         a job comes that needs a whole node
@@ -50,12 +52,20 @@ func Demo(seed uint64) Config {
 		job(10, "nlp", "finetune", minutes(87, 89), 1, 8, minutes(20, 30)),
 	}
 	c.Jobs[9].Idle = true
+	for _, half := range []JobSpec{
+		job(11, "speech", "dialogue", minutes(49, 50), 1, 1, minutes(20, 26)),
+		job(12, "vision", "sketch", minutes(50, 51), 1, 1, minutes(20, 26)),
+	} {
+		half.Share = 500
+		c.Jobs = append(c.Jobs, half)
+	}
 	c.Faults = []Fault{
 		{At: draw(301, minutes(14, 20)), Kind: GPULost, Job: "nlp/llm-7b"},
 		{At: draw(302, minutes(52, 60)), Kind: JobCrash, Job: "vision/vit-large"},
 		{At: draw(303, minutes(78, 86)), Kind: TelemetryLost, Job: "vision/vit-large", For: draw(304, minutes(9, 12))},
 		{At: draw(305, minutes(26, 28)), Kind: JobHang, Job: "speech/asr-conformer"},
 		{At: draw(306, minutes(40, 44)), Kind: SpotNotice, Node: c.spotNode()},
+		{At: draw(307, minutes(60, 63)), Kind: GPUECC, Job: "nlp/embed-small"},
 	}
 	return c
 }
