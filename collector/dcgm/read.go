@@ -148,12 +148,11 @@ func (r *reader) changes(full bool) error {
 		}
 	}
 	if full {
-		ids, err := r.engine.GetEntityGroupEntities(FE_GPU, false)
+		ids, err := r.gpus()
 		if err != nil {
 			return err
 		}
-		slices.Sort(ids)
-		again = again || !slices.Equal(ids[:min(len(ids), maxGPUs)], w.gpus)
+		again = again || !slices.Equal(ids, w.gpus)
 		tree, err := r.hierarchy()
 		if err != nil {
 			return err
@@ -219,8 +218,8 @@ func (r *reader) list(into *fleet.Samples, full bool) []place {
 		st := r.w.status[id]
 		count[st]++
 		up := upOf(st)
-		if !full && up == fleet.True && r.w.silent[id] {
-			up = fleet.Unknown // only values can tell otherwise
+		if up == fleet.True && (!r.w.inside[id] || !full && r.w.silent[id]) {
+			up = fleet.Unknown // nothing is read of it, or only values can tell otherwise
 		}
 		into.GPUs = append(into.GPUs, sampled(g, up))
 		places = append(places, place{entity: GroupEntityPair{FE_GPU, id}, gpu: id})

@@ -369,6 +369,104 @@ func TestTrap_OthersHaveTheEnginesFieldGroups(t *testing.T) {
 	wantLine(t, n.source, `stoker_dcgm_field_absent{field="DCGM_FI_PROF_DRAM_ACTIVE",reason="refused: limit reached"} 8`)
 }
 
+// TestTrap_RatesBeforeTheSecondSample are -14 or blank, as there is nothing to compare with
+// yet: no number, no reason to give the field up, and there as soon as the engine has one.
+func TestTrap_RatesBeforeTheSecondSample(t *testing.T) {
+	const bandwidth = "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"
+	n := newNode(t, dcgm.Options{Fields: []dcgm.Field{
+		{ID: 150, Name: "DCGM_FI_DEV_GPU_TEMP", Type: "gauge"},
+		{ID: 449, Name: bandwidth, Type: "gauge"},
+		{ID: 1001, Name: active, Type: "gauge"},
+	}})
+	for id := range 8 {
+		first := []string{"b", "e -14"}[id%2]
+		n.do("set 1 %d 449 %s", id, first)
+		n.do("set 1 %d 1001 %s", id, first)
+	}
+	c := newCollector(t, collector.Options{}, n.source)
+	for range 2 {
+		got := page(t, c)
+		wantIn(t, got, `DCGM_FI_DEV_GPU_TEMP{gpu="7"`, `stoker_gpu_up{node="n",gpu="0",UUID="GPU-00000000-1111-2222-3333-444444440000",pci_bus_id="00000000:1A:00.0"} 1`)
+		for _, f := range []string{bandwidth, active} {
+			if strings.Contains(got, f+"{") {
+				t.Fatalf("%s is shown before its second sample:\n%s", f, got)
+			}
+			wantLine(t, n.source, `stoker_dcgm_field_absent{field="`+f+`",reason="blank"} 4`)
+			wantLine(t, n.source, `stoker_dcgm_field_absent{field="`+f+`",reason="no data"} 4`)
+		}
+	}
+	begun := n.do("watched 1 449") + n.do("watched 1 1001")
+	for id := range 8 {
+		n.do("set 1 %d 449 i %d", id, 1000+id)
+		n.do("set 1 %d 1001 d 0.25", id)
+	}
+	got := n.collect()
+	for id := range 8 {
+		if v, ok := value(got, id, "", bandwidth); !ok || v != float64(1000+id) {
+			t.Errorf("GPU %d: %s is %v %v, want %d", id, bandwidth, v, ok, 1000+id)
+		}
+		if v, ok := value(got, id, "", active); !ok || v != 0.25 {
+			t.Errorf("GPU %d: %s is %v %v, want 0.25", id, active, v, ok)
+		}
+	}
+	if again := n.do("watched 1 449") + n.do("watched 1 1001") - begun; again != 0 {
+		t.Errorf("the watches were made anew %d times: their first samples are blank again", again)
+	}
+	if p := string(n.source.AppendPage(nil)); strings.Contains(p, "stoker_dcgm_field_absent{") {
+		t.Errorf("something is still called absent:\n%s", p)
+	}
+}
+
+// TestTrap_AGroupThatTakesNoEntity says -1, for one that the engine lists and does not know,
+// and for one that is a member already as it was listed twice. The others are read.
+func TestTrap_AGroupThatTakesNoEntity(t *testing.T) {
+	n := newNode(t, dcgm.Options{})
+	n.do("mig 6 1 1 3")
+	n.do("mig 6 2 2 3")
+	n.do("stranger 1 3") // a GPU
+	n.do("stranger 4 2") // a GPU instance
+	n.do("twice 1 5")    // a GPU
+	n.do("twice 5 1")    // a compute instance
+	const temp = "DCGM_FI_DEV_GPU_TEMP"
+	for range 2 {
+		got := n.collect()
+		whole := 0
+		for _, g := range got.GPUs {
+			if g.Instance != "" {
+				continue
+			}
+			whole++
+			want := fleet.True
+			if g.Index == 3 {
+				want = fleet.Unknown // nothing is read of it
+			}
+			if _, ok := value(got, g.Index, "", temp); ok != (g.Index != 3) || g.Up != want {
+				t.Errorf("GPU %d is up: %q, want %q; it has values: %v", g.Index, g.Up, want, ok)
+			}
+		}
+		if whole != 8 {
+			t.Errorf("%d GPUs, want 8", whole)
+		}
+		if _, ok := value(got, 6, "1", active); !ok {
+			t.Error("the instance beside the one that is refused has gone, too")
+		}
+	}
+	wantLine(t, n.source, "stoker_dcgm_connects_total 1")
+	begun := n.do("watched 1 150")
+	for _, id := range []int{2, 4, 5} {
+		n.do("xid %d 31 0 0", id)
+	}
+	got := n.collect()
+	for _, id := range []int{2, 4, 5} {
+		if x := xids(got, id); !slices.Equal(x, []int{31}) {
+			t.Errorf("of GPU %d told %v, want the 31", id, x)
+		}
+	}
+	if again := n.do("watched 1 150") - begun; again != 0 {
+		t.Errorf("the watches were made anew %d times", again)
+	}
+}
+
 // TestTrap_PretendedGPUs all have one UUID, which is nobody's.
 func TestTrap_PretendedGPUs(t *testing.T) {
 	n := newNode(t, dcgm.Options{})

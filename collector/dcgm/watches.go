@@ -81,12 +81,10 @@ func (r *reader) setup() (*watches, error) {
 		whole: &part{kind: FE_GPU}, facts: map[fact]string{}, doubts: map[uint32]int{}, listed: r.at,
 	}
 	r.s.thread.During("listing GPUs")
-	ids, err := r.engine.GetEntityGroupEntities(FE_GPU, false)
-	if err != nil {
+	var err error
+	if w.gpus, err = r.gpus(); err != nil {
 		return w, err
 	}
-	slices.Sort(ids)
-	w.gpus = ids[:min(len(ids), maxGPUs)]
 	if err := r.statuses(w); err != nil {
 		return w, err
 	}
@@ -114,6 +112,14 @@ func (r *reader) setup() (*watches, error) {
 		return w, err
 	}
 	return w, r.readFacts(w)
+}
+
+// gpus returns the numbers of the GPUs, also of those that are lost, each once and in order.
+func (r *reader) gpus() ([]uint32, error) {
+	ids, err := r.engine.GetEntityGroupEntities(FE_GPU, false)
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
+	return ids[:min(len(ids), maxGPUs)], err
 }
 
 // broken reports whether an error is of the engine or the connection, and not of what
@@ -245,7 +251,7 @@ func (r *reader) group(w *watches, entities []GroupEntityPair) (GroupHandle, []G
 		case broken(err):
 			return 0, nil, err
 		default:
-			r.log.Debug("entity can't be watched", "entity", e.EntityId, "kind", int(e.EntityGroupId), "err", err)
+			r.log.Info("entity can't be watched", "entity", e.EntityId, "kind", int(e.EntityGroupId), "err", err)
 		}
 	}
 	return g, in, nil

@@ -43,6 +43,7 @@ struct entity {
 	int status;
 	int64_t age_us; // of what the engine has read of it
 	int sick_ms; // how long the driver takes to say who it is
+	int stranger, twice; // listed though no group takes it; listed two times
 	char uuid[64], device[64], pci[32], name[64], serial[32];
 	uint16_t watched[FIELDS];
 };
