@@ -262,7 +262,7 @@ func TestErrorsOfSwitches(t *testing.T) {
 	const of = `{node="n",pci_bus_id="00000000:3A:00.0",severity=`
 	got := ""
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if got = page(t, c); strings.Contains(got, `source="kmsg"} 1`) {
+		if got = page(t, c); strings.Contains(got, `sxid="20009",source="kmsg"} 1`) {
 			break
 		}
 	}
