@@ -37,7 +37,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.AddCommand(controllerCommand(), demoCommand(), explainCommand(), incidentsCommand(), manifestsCommand(), rulesCommand(), statusCommand(), versionCommand()) //nolint:contextcheck // a command gets its context when it runs
+	root.AddCommand(controllerCommand(), demoCommand(), explainCommand(), incidentsCommand(), manifestsCommand(), rulesCommand(), statusCommand(), versionCommand())
 	return root.ExecuteContext(ctx)
 }
 

@@ -70,7 +70,7 @@ func Controller(ctx context.Context, log *slog.Logger, o ControllerOptions) erro
 	o.Identity = identityAt(o.Identity, advertised(o.Advertise, listener.Addr(), os.Getenv("POD_IP")))
 	s := &service{log: log, opts: o, cfg: cfg, loopConfig: lcfg, reg: prometheus.NewRegistry(), listener: listener}
 	s.reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	if err := s.build(); err != nil { //nolint:contextcheck // the recorder of events outlives every request; close ends it
+	if err := s.build(); err != nil {
 		return err
 	}
 	defer s.close()
