@@ -12,6 +12,63 @@ import (
 	"stoker.dev/stoker/internal/remedy"
 )
 
+// A mender runs one repair for an order. Its name comes from the order's key, and it does
+// nothing in any other boot than the one it is meant for.
+type mender struct {
+	nodes   Nodes
+	pods    Pods
+	repairs Repairs
+}
+
+func newMender(d Deps) mender { return mender{d.Cluster, d.Cluster, d.Cluster} }
+
+// repairRules are what the account needs to run repairs.
+var repairRules = []Rule{
+	{Resource: "nodes", Verbs: []string{"get"}},
+	{Resource: "pods", Verbs: []string{"list"}},
+	{Group: "batch", Resource: "jobs", Verbs: []string{"create", "get"}, Own: true},
+}
+
+// mend returns the order's repair, and whether it was there already. One that is not is
+// created when ready has nothing against it. A node that has been booted since the fault
+// counts as a repair that is done.
+func (m mender) mend(ctx context.Context, o remedy.Order, ready func(fleet.Node) error) (rep Repair, found bool, err error) {
+	n, err := liveNode(ctx, m.nodes, o)
+	if err != nil {
+		return rep, false, err
+	}
+	if o.BootID != "" && n.BootID != "" && n.BootID != o.BootID {
+		return Repair{BootID: o.BootID, Done: true, Note: n.Name + " has been booted since the fault"}, true, nil
+	}
+	name := repairName(o)
+	switch rep, err := m.repairs.Repair(ctx, name); {
+	case err == nil && rep.Failed:
+		return rep, false, failf(remedy.Rejected, "repair %s of %s failed: %s", name, n.Name, rep.Note)
+	case err == nil && rep.Key != o.Key:
+		return rep, false, failf(remedy.Rejected, "repair %s is of another order, %s", name, rep.Key)
+	case err == nil:
+		rep.Note = strings.TrimSpace("repair " + name + " " + rep.Note)
+		return rep, true, nil
+	case endingOf(err) != remedy.Gone:
+		return rep, false, fmt.Errorf("read repair %s: %w", name, err)
+	}
+	if why := takenOver(n, o); why != "" {
+		return rep, false, failf(remedy.Yielded, "%s", why)
+	}
+	if n.BootID == "" {
+		return rep, false, failf(remedy.Rejected, "the boot id of %s is not known, so nobody could tell whether it was booted", n.Name)
+	}
+	if err := ready(n); err != nil {
+		return rep, false, err
+	}
+	rep, err = m.repairs.CreateRepair(ctx, Repair{Name: name, Action: o.Action, Key: o.Key, Node: n.Name, GPU: o.Target.GPU, BootID: n.BootID})
+	if err != nil {
+		return rep, false, fmt.Errorf("create repair %s: %w", name, err)
+	}
+	rep.Note = "repair " + name
+	return rep, false, nil
+}
+
 // empty reports pods on the node that hold GPUs, but for those that may: a repair under
 // the others would lose work that nobody has asked them to save, or be refused.
 func empty(ctx context.Context, pods Pods, n fleet.Node, may func(fleet.Pod) bool) error {
