@@ -126,6 +126,14 @@ func (l AuditLog) Denied() AuditLog {
 	return l.Where(func(e AuditEvent) bool { return e.Code == 403 })
 }
 
+// AtLeast keeps all events once there are n of them, and none before, for [Cluster.AwaitAudit].
+func (l AuditLog) AtLeast(n int) AuditLog {
+	if len(l) < n {
+		return nil
+	}
+	return l
+}
+
 // String lists the events, one a line.
 func (l AuditLog) String() string {
 	var b strings.Builder
@@ -147,7 +155,7 @@ func (c *Cluster) Audit(t testing.TB) AuditLog {
 }
 
 // AwaitAudit waits until pick returns at least one event of the log and returns
-// what it picked.
+// what it picked. Where more are expected, pick ends in [AuditLog.AtLeast].
 func (c *Cluster) AwaitAudit(t testing.TB, what string, within time.Duration, pick func(AuditLog) AuditLog) AuditLog {
 	t.Helper()
 	var picked AuditLog

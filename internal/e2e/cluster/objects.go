@@ -13,6 +13,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -164,6 +165,30 @@ func (c *Cluster) ServiceAccountKubeconfig(t testing.TB, namespace, name string)
 		t.Fatal(err)
 	}
 	return path
+}
+
+// A Right is one thing that an account may do: everywhere, or in one namespace.
+type Right struct{ Verb, Group, Resource, Namespace string }
+
+// AwaitRights waits until the API server grants a service account these rights. It hears of
+// roles and bindings by watches of its own, a moment after it has stored them, and denies
+// until then.
+func (c *Cluster) AwaitRights(t testing.TB, namespace, name string, rights ...Right) {
+	t.Helper()
+	for _, r := range rights {
+		c.Await(t, fmt.Sprintf("%s/%s to be granted %+v", namespace, name, r), readyWithin, func(ctx context.Context) (bool, string, error) {
+			review, err := c.Client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
+				Spec: authorizationv1.SubjectAccessReviewSpec{
+					User:               serviceAccountUser(namespace, name),
+					ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: r.Verb, Group: r.Group, Resource: r.Resource, Namespace: r.Namespace},
+				},
+			}, metav1.CreateOptions{})
+			if err != nil {
+				return false, "", err
+			}
+			return review.Status.Allowed, review.Status.Reason, nil
+		})
+	}
 }
 
 // PodToken returns a token of the service account for the audience, good for an hour and

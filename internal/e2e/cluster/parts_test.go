@@ -157,6 +157,8 @@ func TestAuditLogFilters(t *testing.T) {
 		"since a time":                       {log.Since(auditEvent.Time), AuditLog{auditEvent, denied}},
 		"done":                               {log.Done(), AuditLog{read, auditEvent}},
 		"denied":                             {log.Denied(), AuditLog{denied}},
+		"as many as wanted":                  {log.Writes().AtLeast(2), AuditLog{auditEvent, denied}},
+		"not as many yet":                    {log.Writes().AtLeast(3), nil},
 		"chained to nothing":                 {log.Denied().Done(), nil},
 	} {
 		if diff := cmp.Diff(tc.want, tc.got); diff != "" {

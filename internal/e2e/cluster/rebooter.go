@@ -183,13 +183,13 @@ func (r *Rebooter) advance(ctx context.Context, now time.Time, pod corev1.Pod, a
 
 // end ends the repair pod and writes down what was done.
 func (r *Rebooter) end(ctx context.Context, now time.Time, pod corev1.Pod, do *repair, done Reboot, exitCode int32) error {
+	r.mu.Lock() // who sees that the pod has ended finds it written down
+	defer r.mu.Unlock()
 	if err := endPod(ctx, r.client, pod, exitCode, "", ""); err != nil {
 		return err
 	}
 	do.ended = true
 	done.Time = now
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.reboots = append(r.reboots, done)
 	return nil
 }

@@ -128,11 +128,11 @@ func (tr *Trainer) answer(ctx context.Context, job *batchv1.Job, key string, now
 	if err != nil {
 		return err
 	}
+	tr.mu.Lock() // who sees the answer finds it written down
+	defer tr.mu.Unlock()
 	if _, err := tr.client.BatchV1().Jobs(job.Namespace).Patch(ctx, job.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		return fmt.Errorf("acknowledge checkpoint %s of job %s/%s: %w", key, job.Namespace, job.Name, err)
 	}
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
 	tr.acks = append(tr.acks, Ack{Namespace: job.Namespace, Job: job.Name, Key: key, Time: now})
 	return nil
 }

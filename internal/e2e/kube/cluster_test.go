@@ -76,11 +76,8 @@ func TestStartKeepsWhatTheUserWrote(t *testing.T) {
 	before := s.AwaitRunning(t, ref.Namespace, ref.Name, soon)
 	ill := before[0].Spec.NodeName
 
-	stopped := stop(t, s, c, ref, "a/1/stop")
-	started, err := c.StartJob(t.Context(), stopped, "a/2/start", actuator.Restart{Resume: "/ckpt/7", Avoid: []string{ill}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	stop(t, s, c, ref, "a/1/stop")
+	started := start(t, c, ref, "a/2/start", actuator.Restart{Resume: "/ckpt/7", Avoid: []string{ill}})
 	if started.Suspended || started.Resume != "/ckpt/7" || !slices.Equal(started.Avoid, []string{ill}) || started.Attempt != 1 || started.StartedBy != "a/2/start" {
 		t.Errorf("job = %+v, want one that was started with all that was asked", started)
 	}
@@ -94,33 +91,43 @@ func TestStartKeepsWhatTheUserWrote(t *testing.T) {
 	}
 
 	// The next restart lets the node go again and leaves the affinity as the user wrote it.
-	stopped = stop(t, s, c, ref, "b/1/stop")
-	if _, err := c.StartJob(t.Context(), stopped, "b/2/start", actuator.Restart{Resume: "/ckpt/9"}); err != nil {
-		t.Fatal(err)
-	}
+	stop(t, s, c, ref, "b/1/stop")
+	start(t, c, ref, "b/2/start", actuator.Restart{Resume: "/ckpt/9"})
 	after := s.Job(t, ref.Namespace, ref.Name).Spec.Template
 	got := after.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	if len(got) != 2 || len(got[0].MatchFields) != 0 || len(got[1].MatchFields) != 0 || got[0].MatchExpressions[0].Values[0] != "start" {
 		t.Errorf("affinity = %+v, want what the user wrote", got)
 	}
 	writes := s.AwaitAudit(t, "four writes of the job", soon, func(l cluster.AuditLog) cluster.AuditLog {
-		return l.ByServiceAccount(own, account).Writes().Of("jobs").In(ref.Namespace)
+		return l.ByServiceAccount(own, account).Writes().Done().Of("jobs").In(ref.Namespace).AtLeast(4)
 	})
 	if len(writes) != 4 {
 		t.Errorf("%d writes for two stops and two starts, want one each:\n%s", len(writes), writes)
 	}
 }
 
-// stop stops the job and waits until it can be started.
-func stop(t *testing.T, s *suite, c *kube.Cluster, ref fleet.JobRef, key string) fleet.Job {
+// change reads the job and writes what do makes of it.
+func change(t *testing.T, c *kube.Cluster, ref fleet.JobRef, do func(fleet.Job) (fleet.Job, error)) fleet.Job {
 	t.Helper()
-	j, err := c.Job(t.Context(), ref)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if j, err = c.StopJob(t.Context(), j, key); err != nil {
-		t.Fatal(err)
-	}
+	return retried(t, func() (fleet.Job, error) {
+		j, err := c.Job(t.Context(), ref)
+		if err != nil {
+			return j, err
+		}
+		return do(j)
+	})
+}
+
+// start starts a stopped job.
+func start(t *testing.T, c *kube.Cluster, ref fleet.JobRef, key string, with actuator.Restart) fleet.Job {
+	t.Helper()
+	return change(t, c, ref, func(j fleet.Job) (fleet.Job, error) { return c.StartJob(t.Context(), j, key, with) })
+}
+
+// stop stops the job and waits until it can be started.
+func stop(t *testing.T, s *suite, c *kube.Cluster, ref fleet.JobRef, key string) {
+	t.Helper()
+	j := change(t, c, ref, func(j fleet.Job) (fleet.Job, error) { return c.StopJob(t.Context(), j, key) })
 	if !j.Suspended || j.StoppedBy != key {
 		t.Errorf("job = %+v, want suspended by %s", j, key)
 	}
@@ -136,10 +143,6 @@ func stop(t *testing.T, s *suite, c *kube.Cluster, ref fleet.JobRef, key string)
 			t.Fatalf("the job controller has not suspended the job: %+v", job.Status)
 		}
 	}
-	if j, err = c.Job(t.Context(), ref); err != nil {
-		t.Fatal(err)
-	}
-	return j
 }
 
 func TestStartBeforeTheControllerHasSeenTheStop(t *testing.T) {
@@ -153,14 +156,8 @@ func TestStartBeforeTheControllerHasSeenTheStop(t *testing.T) {
 	s.AwaitRunning(t, ref.Namespace, ref.Name, soon)
 	s.ControllerManager.Stop(t)
 	defer s.ControllerManager.Start(t)
-	j, err := c.Job(t.Context(), ref)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if j, err = c.StopJob(t.Context(), j, "a/1/stop"); err != nil {
-		t.Fatal(err)
-	}
-	_, err = c.StartJob(t.Context(), j, "a/2/start", actuator.Restart{Resume: "/x"})
+	j := change(t, c, ref, func(j fleet.Job) (fleet.Job, error) { return c.StopJob(t.Context(), j, "a/1/stop") })
+	_, err := c.StartJob(t.Context(), j, "a/2/start", actuator.Restart{Resume: "/x"})
 	wantEnding(t, err, remedy.Conflict)
 }
 
@@ -179,21 +176,16 @@ func TestStartOnOlderKubernetes(t *testing.T) {
 	s.AwaitRunning(t, ref.Namespace, ref.Name, soon)
 	stop(t, s, c, ref, "a/1/stop")
 	// A newer controller manager forgets when a suspended job began; an older one does not.
+	s.ControllerManager.Stop(t)
 	began := []byte(`{"status":{"startTime":"2026-11-30T06:00:00Z"}}`)
 	if _, err := s.Client.BatchV1().Jobs(ref.Namespace).Patch(t.Context(), ref.Name, types.MergePatchType, began, metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)
 	}
-	j, err := c.Job(t.Context(), ref)
-	if err != nil {
-		t.Fatal(err)
-	}
-	j, err = c.StartJob(t.Context(), j, "a/2/start", actuator.Restart{Resume: "/ckpt/7", Avoid: []string{"old-001"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := start(t, c, ref, "a/2/start", actuator.Restart{Resume: "/ckpt/7", Avoid: []string{"old-001"}})
 	if j.Suspended || j.StartedBy != "a/2/start" || j.Resume != "" || len(j.Avoid) != 0 {
 		t.Errorf("job = %+v, want one that runs and shows that it took neither resume nor avoid", j)
 	}
+	s.ControllerManager.Start(t)
 	s.AwaitRunning(t, ref.Namespace, ref.Name, soon)
 }
 

@@ -25,6 +25,8 @@ import (
 	"stoker.dev/stoker/deploy/crds"
 	"stoker.dev/stoker/internal/e2e/cluster"
 	"stoker.dev/stoker/internal/kube"
+	"stoker.dev/stoker/internal/remedy"
+	"stoker.dev/stoker/internal/store"
 )
 
 const (
@@ -108,6 +110,7 @@ func (s *suite) grant(t *testing.T) {
 	if err != nil {
 		t.Fatalf("grant the account its rights: %v", err)
 	}
+	s.AwaitRights(t, own, account, cluster.Right{Verb: "list", Resource: "nodes"}, cluster.Right{Verb: "create", Group: store.Incidents.Group, Resource: "incidents", Namespace: own})
 }
 
 func (s *suite) client(t *testing.T) *kube.Client {
@@ -124,6 +127,22 @@ func (s *suite) client(t *testing.T) *kube.Client {
 func (s *suite) hands(t *testing.T) *kube.Cluster {
 	t.Helper()
 	return kube.NewCluster(logger(t), s.client(t), kube.ClusterOptions{Namespace: own, Repairs: mustTemplates(t)})
+}
+
+// retried writes as the loop does: what the server states to be a conflict is tried again.
+// kwok and the controllers write to the same objects, a heartbeat or a count, whenever they
+// like; write reads anew each time.
+func retried[T any](t *testing.T, write func() (T, error)) T {
+	t.Helper()
+	for deadline := time.Now().Add(soon); ; time.Sleep(100 * time.Millisecond) {
+		is, err := write()
+		if err == nil {
+			return is
+		}
+		if endingOf(err) != remedy.Conflict || time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
 }
 
 func logger(t *testing.T) *slog.Logger {

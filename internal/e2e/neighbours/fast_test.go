@@ -59,11 +59,7 @@ func TestCollectorsTellAtOnce(t *testing.T) {
 		event[node] = tels[node].EventTime(t)
 	}
 	log := f.AwaitAudit(t, "every node to be cordoned", scene.Long, func(l cluster.AuditLog) cluster.AuditLog {
-		l = f.Effects(scene.Cordons)(l)
-		if len(l) < fastNodes {
-			return nil
-		}
-		return l
+		return f.Effects(scene.Cordons)(l).AtLeast(fastNodes)
 	})
 	var took []time.Duration
 	for _, e := range log {

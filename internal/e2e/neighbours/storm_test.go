@@ -65,11 +65,7 @@ func TestStorm(t *testing.T) {
 		sent += len(alerts)
 		if round == 0 {
 			log := f.AwaitAudit(t, "every node to be cordoned", scene.Soon, func(l cluster.AuditLog) cluster.AuditLog {
-				l = f.Effects(scene.Cordons)(l)
-				if len(l) < stormNodes {
-					return nil
-				}
-				return l
+				return f.Effects(scene.Cordons)(l).AtLeast(stormNodes)
 			})
 			t.Logf("all %d incidents act %.1f s after the first alert was sent", len(log), log[len(log)-1].Time.Sub(asked).Seconds())
 		}

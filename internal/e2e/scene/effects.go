@@ -166,9 +166,5 @@ func (f *Fixture) Effects(e Effect) func(cluster.AuditLog) cluster.AuditLog {
 
 // SecondRefusal picks the evictions that a budget has refused, when there are two.
 func (f *Fixture) SecondRefusal(l cluster.AuditLog) cluster.AuditLog {
-	l = l.By(f.User).Of("pods/eviction").Where(func(e cluster.AuditEvent) bool { return e.Code == http.StatusTooManyRequests })
-	if len(l) < 2 {
-		return nil
-	}
-	return l
+	return l.By(f.User).Of("pods/eviction").Where(func(e cluster.AuditEvent) bool { return e.Code == http.StatusTooManyRequests }).AtLeast(2)
 }

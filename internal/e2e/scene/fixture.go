@@ -79,6 +79,7 @@ func SetUp(t *testing.T, id string, n Needs) *Fixture {
 	}
 	s.ApplyYAML(t, []byte(manifests))
 	f.Kubeconfig = s.ServiceAccountKubeconfig(t, f.System, account)
+	f.AwaitRights(t)
 
 	if n.Nodes == 0 {
 		n.Nodes = 6
@@ -88,6 +89,14 @@ func SetUp(t *testing.T, id string, n Needs) *Fixture {
 	n.Rebooter.Namespace = f.System
 	f.rebooter = s.StartRebooter(t, n.Rebooter)
 	return f
+}
+
+// AwaitRights waits until the API server knows what the service's account may do: also one
+// that has just started answers before.
+func (f *Fixture) AwaitRights(t *testing.T) {
+	t.Helper()
+	f.Cluster.AwaitRights(t, f.System, account,
+		cluster.Right{Verb: "list", Resource: "nodes"}, cluster.Right{Verb: "create", Group: incidentsResource.Group, Resource: "incidents", Namespace: f.System})
 }
 
 // tearDown removes what would be in the way of the next test, and does not wait for what

@@ -50,7 +50,8 @@ func TestTheAPIServerGoesAway(t *testing.T) {
 		t.Errorf("/healthz answers %d %s, %v; a restart would not help", code, text, err)
 	}
 	f.APIServer.Start(t)
-	f.Pardoned = time.Now().Add(5 * time.Second)
+	f.AwaitRights(t)
+	f.Pardoned = time.Now()
 	for _, other := range []*cluster.Server{f.ControllerManager, f.Scheduler, f.Kwok} {
 		other.Kill(t) // by themselves they would look for the server again in up to a minute
 		other.Start(t)
