@@ -81,7 +81,7 @@ func (a *Actuator) Check(now time.Time, f fleet.Snapshot, o remedy.Order, r reme
 		return ended(remedy.Rejected, "this version has no action %q", o.Action)
 	}
 	out, done := act.Check(now, f, o, r)
-	if done {
+	if done && !out.Look {
 		a.ended(context.Background(), o, out, now.Sub(o.Reserved))
 	}
 	return out, done

@@ -52,7 +52,7 @@ func (reboot) Check(now time.Time, f fleet.Snapshot, o remedy.Order, r remedy.Re
 	case late(now, o):
 		return unfinished(now, o, "%s has no new boot", n.Name)
 	case now.Sub(r.At) >= lookAgain:
-		return ended(remedy.Conflict, "%s has no new boot after %s; looking at the repair again", n.Name, span(now.Sub(r.At)))
+		return remedy.Outcome{Ending: remedy.Conflict, Note: r.Note, Look: true}, true
 	}
 	return remedy.Outcome{}, false
 }

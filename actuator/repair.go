@@ -30,8 +30,9 @@ var repairRules = []Rule{
 }
 
 // mend returns the order's repair, and whether it was there already. One that is not is
-// created when ready has nothing against it. A node that has been booted since the fault
-// counts as a repair that is done.
+// created when ready has nothing against it, but for an order that is only looked at:
+// there a person has deleted it. A node that has been booted since the fault counts as a
+// repair that is done.
 func (m mender) mend(ctx context.Context, o remedy.Order, ready func(fleet.Node) error) (rep Repair, found bool, err error) {
 	n, err := liveNode(ctx, m.nodes, o)
 	if err != nil {
@@ -51,6 +52,9 @@ func (m mender) mend(ctx context.Context, o remedy.Order, ready func(fleet.Node)
 		return rep, true, nil
 	case endingOf(err) != remedy.Gone:
 		return rep, false, fmt.Errorf("read repair %s: %w", name, err)
+	}
+	if o.Look {
+		return rep, false, failf(remedy.Yielded, "repair %s of %s was deleted by somebody else", name, n.Name)
 	}
 	if why := takenOver(n, o); why != "" {
 		return rep, false, failf(remedy.Yielded, "%s", why)

@@ -252,6 +252,20 @@ func failure(e remedy.Ending, format string, args ...any) error {
 	return &remedy.Failure{Ending: e, Err: fmt.Errorf(format, args...)}
 }
 
+// DropRepair deletes a repair, as a person would who does not want it.
+func (m *Memory) DropRepair(repair string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.repairs, repair)
+}
+
+// Repairs are the names of the repairs that there are.
+func (m *Memory) Repairs() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Sorted(maps.Keys(m.repairs))
+}
+
 // Node reads a node.
 func (m *Memory) Node(_ context.Context, name string) (fleet.Node, error) {
 	m.mu.Lock()

@@ -52,7 +52,7 @@ func (d *door) Start(ctx context.Context, o remedy.Order) (remedy.Receipt, error
 // Check asks whether an order has ended, and announces its end.
 func (d *door) Check(now time.Time, f fleet.Snapshot, o remedy.Order, r remedy.Receipt) (remedy.Outcome, bool) {
 	out, done := d.actuator.Load().Check(now, f, o, r)
-	if done && d.announce != nil {
+	if done && !out.Look && d.announce != nil {
 		d.announce.Ended(o, out)
 	}
 	return out, done

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"strings"
 	"testing"
@@ -25,6 +26,9 @@ type ward struct {
 
 	cluster *contract.Memory
 	loop    *loop.Loop
+	kept    *counted
+	logged  *strings.Builder // what is told at level info
+	said    []string         // on the objects themselves
 	llm     fleet.JobRef
 	fail    []fleet.Failure // of the job
 	answers bool            // whether the training code answers requests to save
@@ -36,18 +40,38 @@ func newWard(t *testing.T) *ward {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
-	w := &ward{T: t, cluster: contract.NewMemory(12)}
+	w := &ward{T: t, cluster: contract.NewMemory(12), kept: &counted{}, logged: &strings.Builder{}}
+	log := slog.New(slog.NewTextHandler(io.MultiWriter(t.Output(), w.logged), nil))
 	reg := prometheus.NewRegistry()
 	act, err := actuator.New(log, w.cluster, actuator.Actions, actuator.Gates(actuator.ModeAuto, cfg.Gates), reg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	world := observe.NewWorld(log, observe.Source{Name: "memory", Filler: w, Needed: true})
-	w.loop = loop.New(log, reg, &store.Memory{}, world, []loop.Witness{newFailures(world, time.Hour, logsNone, nil)}, act, lcfg, loop.Options{Parallel: 1})
+	w.loop = loop.New(log, reg, w.kept, world, []loop.Witness{newFailures(world, time.Hour, logsNone, nil)}, newDoor(act, w), lcfg, loop.Options{Parallel: 1})
 	w.llm = w.cluster.RunJob(t, "llm", 2, 8)
 	w.cluster.Save(t, w.llm, "", fleet.Checkpoint{Step: 700, URI: "s3://b/700", At: w.cluster.Now()})
 	return w
+}
+
+// A counted is a store that counts what is written to it.
+type counted struct {
+	store.Memory
+
+	writes int
+}
+
+func (c *counted) Update(ctx context.Context, in remedy.Incident) (remedy.Incident, error) {
+	c.writes++
+	return c.Memory.Update(ctx, in)
+}
+
+func (w *ward) Started(o remedy.Order, _ []remedy.GateResult) {
+	w.said = append(w.said, o.Action+" started")
+}
+
+func (w *ward) Ended(o remedy.Order, out remedy.Outcome) {
+	w.said = append(w.said, o.Action+" ended "+string(out.Ending))
 }
 
 func (w *ward) Fill(_ context.Context, _ time.Time, into *fleet.Facts) error {

@@ -403,6 +403,28 @@ func TestRepair(t *testing.T) {
 	wantEnding(t, err, remedy.Gone)
 }
 
+func TestARepairThatFailedSaysWhatItsProgramSaid(t *testing.T) {
+	s := newServer(t)
+	failed := map[string]any{
+		"apiVersion": "batch/v1", "kind": "Job", "metadata": map[string]any{"name": "r", "namespace": "own", "uid": "u"},
+		"status": map[string]any{"conditions": []any{map[string]any{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "Job has reached the specified backoff limit"}}},
+	}
+	s.on("GET /apis/batch/v1/namespaces/own/jobs/r", answer(http.StatusOK, failed))
+	s.on("GET /api/v1/namespaces/own/pods", answer(http.StatusOK, map[string]any{"apiVersion": "v1", "kind": "PodList", "items": []any{map[string]any{
+		"metadata": map[string]any{"name": "r-x", "namespace": "own", "uid": "p", "ownerReferences": []any{map[string]any{"apiVersion": "batch/v1", "kind": "Job", "name": "r", "controller": true}}},
+		"status": map[string]any{"phase": "Failed", "containerStatuses": []any{map[string]any{"name": "reset", "state": map[string]any{"terminated": map[string]any{
+			"exitCode": 1, "reason": "Error", "finishedAt": "2026-03-01T12:00:00Z", "message": "the first line\nanother\none more\nGPU GPU-8f2b is in use by python3, process 105\n",
+		}}}}},
+	}}}))
+	got, err := cluster(t, s).Repair(t.Context(), "r")
+	if want := "another; one more; GPU GPU-8f2b is in use by python3, process 105 (BackoffLimitExceeded: Job has reached the specified backoff limit)"; err != nil || !got.Failed || got.Note != want {
+		t.Errorf("note %q, %v; want %q", got.Note, err, want)
+	}
+	if list := s.sent(http.MethodGet); !strings.Contains(list[len(list)-1].Query, "labelSelector=batch.kubernetes.io%2Fjob-name%3Dr") {
+		t.Errorf("pods were asked for by %q", list[len(list)-1].Query)
+	}
+}
+
 func TestParseTemplateNamesEveryMistake(t *testing.T) {
 	_, err := ParseTemplate([]byte(`
 apiVersion: batch/v1

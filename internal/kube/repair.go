@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -173,13 +174,34 @@ func (t Template) make(r actuator.Repair, namespace string) *batchv1.Job {
 	return job
 }
 
-// Repair reads the repair of that name.
+// Repair reads the repair of that name, and of one that has failed what it said last.
 func (c *Cluster) Repair(ctx context.Context, name string) (actuator.Repair, error) {
 	obj, err := c.client.Get(ctx, jobResource, c.own, name)
 	if err != nil {
 		return actuator.Repair{}, err
 	}
-	return repairOf(obj), nil
+	r := repairOf(obj)
+	if !r.Failed {
+		return r, nil
+	}
+	pods, err := c.client.List(ctx, podResource, c.own, batchv1.JobNameLabel+"="+name, "")
+	if err != nil {
+		return r, nil //nolint:nilerr // that it has failed is known; its words are a courtesy
+	}
+	for i := range pods {
+		if _, end, failed := c.pods.Failure(pods[i].Object); failed && end.Message != "" {
+			r.Note = lastLines(end.Message) + " (" + r.Note + ")"
+			break
+		}
+	}
+	return r, nil
+}
+
+// lastLines is the end of what a container has said, in one line.
+func lastLines(text string) string {
+	const most = 3
+	lines := slices.DeleteFunc(strings.Split(text, "\n"), func(l string) bool { return strings.TrimSpace(l) == "" })
+	return strings.Join(lines[max(0, len(lines)-most):], "; ")
 }
 
 // CreateRepair creates it under its name. A repair is for one boot of one node.

@@ -25,7 +25,8 @@ func lasting(in remedy.Incident) remedy.Incident {
 	}
 	if cur := in.Current(); cur != nil {
 		for i := range cur.Orders {
-			cur.Orders[i].Receipt, cur.Orders[i].Tries, cur.Orders[i].NotTill, cur.Orders[i].Why = nil, 0, time.Time{}, ""
+			o := &cur.Orders[i]
+			o.Receipt, o.Tries, o.NotTill, o.Why, o.Look = nil, 0, time.Time{}, "", false
 		}
 	}
 	return in

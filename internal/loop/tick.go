@@ -137,7 +137,7 @@ func (l *Loop) decide(now time.Time, f fleet.Snapshot, open []remedy.Incident, w
 	var again []remedy.Order // was tried, and is to be tried once more
 	if cur := in.Current(); cur != nil {
 		for i, o := range cur.Orders {
-			if o.Outcome == nil && o.Receipt == nil && !now.Before(o.NotTill) {
+			if o.Outcome == nil && (o.Receipt == nil || o.Look) && !now.Before(o.NotTill) {
 				start = append(start, i)
 				if o.Tries > 0 {
 					again = append(again, o.Order)
@@ -198,7 +198,7 @@ func (l *Loop) check(now time.Time, f fleet.Snapshot, in *remedy.Incident, o *re
 func (l *Loop) settle(now time.Time, incident string, o *remedy.OrderRecord, out remedy.Outcome) {
 	out.Note = short(out.Note)
 	if out.Look && now.Before(o.Order.Deadline) {
-		o.Receipt = nil
+		o.Look = true
 		return
 	}
 	if !out.Ending.Retry() {
@@ -247,12 +247,16 @@ func (l *Loop) carry(ctx context.Context, now time.Time, t *task) {
 	t.next = t.next.Clone() // what was stored may be shared with readers
 	cur = t.next.Current()
 	for _, i := range t.start {
-		o := &cur.Orders[i]
-		receipt, err := l.actuator.Start(ctx, o.Order)
+		o, level := &cur.Orders[i], slog.LevelInfo
+		order := o.Order
+		if order.Look = o.Look; o.Look {
+			level = slog.LevelDebug
+		}
+		receipt, err := l.actuator.Start(ctx, order)
 		if err == nil {
 			receipt.At, receipt.Note = now, short(receipt.Note)
-			o.Receipt = &receipt
-			l.log.LogAttrs(ctx, slog.LevelInfo, "order started", slog.Any("order", o.Order), slog.Bool("found", receipt.Found), slog.String("note", receipt.Note))
+			o.Receipt, o.Look = &receipt, false
+			l.log.LogAttrs(ctx, level, "order started", slog.Any("order", o.Order), slog.Bool("found", receipt.Found), slog.String("note", receipt.Note))
 			continue
 		}
 		out := remedy.Outcome{Ending: remedy.Unclear, Note: err.Error()}

@@ -136,6 +136,7 @@ type OrderRecord struct {
 	Tries   int       `json:"tries,omitempty"`
 	NotTill time.Time `json:"notTill,omitzero"` // of the next try
 	Why     string    `json:"why,omitempty"`    // the last try did not do it
+	Look    bool      `json:"-"`                // it was started, and is to be looked at by starting it again
 }
 
 // IncidentName is the name of the n-th incident of a subject and class: the same for

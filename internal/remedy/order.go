@@ -144,6 +144,9 @@ type Order struct {
 	Actor    string          `json:"actor"` // who decided: "stoker", or a person
 	Reserved time.Time       `json:"reserved,omitzero"`
 	Deadline time.Time       `json:"deadline,omitzero"`
+	// Look says that the order was started, and that its answer was seen: it is only to be
+	// found. Where it is not found, somebody has taken away what it made.
+	Look bool `json:"-"`
 }
 
 // LogValue is what a log line shows of the order.
@@ -206,7 +209,7 @@ type Outcome struct {
 	Ending Ending `json:"ending"`
 	Note   string `json:"note,omitempty"`
 	// Look says that nothing has ended: what was started can only be seen by starting the
-	// order again, which finds it. It is asked for soon, and counts as no further try.
+	// order again, which finds it. That counts as no further try, and nobody is told.
 	Look bool `json:"-"`
 }
 
