@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 
@@ -37,7 +38,7 @@ func TestARepairOfAGPUNamesIt(t *testing.T) {
 type process struct{ pid, comm, cgroup, opens string }
 
 // TestTheResetOfOneGPU runs the shipped script over a machine that is made up: /proc is
-// a folder, and what it calls on the host is written down.
+// a folder, and what it calls on the host is written down. What it ends there is gone.
 func TestTheResetOfOneGPU(t *testing.T) {
 	const pods = "0::/kubepods.slice/kubepods-burstable.slice/cri-1.scope"
 	var (
@@ -47,14 +48,17 @@ func TestTheResetOfOneGPU(t *testing.T) {
 		export  = process{"104", "dcgm-exporter", pods, "/dev/nvidia3"}
 		train   = process{"105", "python3", pods, "/dev/nvidia3"}
 		other   = process{"106", "python3", pods, "/dev/nvidia31"}
+		fabric  = process{"107", "nv-fabricmanage", "0::/system.slice/nvidia-fabricmanager.service", "/dev/nvidia3"}
 	)
 	const reset = "nvidia-smi --gpu-reset -i " + gpuUUID
 	for name, tc := range map[string]struct {
 		boot      string
 		processes []process
 		minor     string
-		refuses   bool // the driver does
-		driver    bool // it is in a container
+		smi       string // further lines of what the driver tells of the GPU
+		refuses   string // what the driver does at the reset, in the shell
+		driver    bool   // it is in a container
+		gone      bool   // what is to be killed is gone already
 		want      []string
 		says      string
 		fails     bool
@@ -73,12 +77,25 @@ func TestTheResetOfOneGPU(t *testing.T) {
 			says:      "in use by python3, process 105", fails: true,
 		},
 		"the driver refuses": {
-			processes: []process{engine}, refuses: true,
+			processes: []process{engine}, refuses: "exit 3",
 			want: []string{"systemctl stop nvidia-dcgm.service", reset, "systemctl start nvidia-dcgm.service"}, fails: true,
 		},
-		"the driver in a container": {driver: true, want: []string{"chroot /run/nvidia/driver " + reset}},
-		"another boot":              {boot: "b-2", processes: []process{engine}, says: "nothing to do"},
-		"a GPU that is not there":   {minor: "N/A", says: "does not tell the device", fails: true},
+		"the kubelet is quick to run again what watches it": {
+			processes: []process{export, other}, refuses: `[ -e "$M/again" ] || { echo >"$M/again"; cp -a "$M/ended" "$M/108"; exit 3; }`,
+			want: []string{"kill -TERM 104", reset, "kill -TERM 108", reset}, says: "try 2",
+		},
+		"what is to let go has ended by itself":  {processes: []process{export, other}, gone: true, want: []string{"kill -TERM 104", reset}},
+		"the fabric manager takes part in it":    {processes: []process{fabric, other}, want: []string{reset}},
+		"persistence mode is off for that long":  {smi: "Persistence Mode : Enabled", want: []string{"nvidia-smi -i " + gpuUUID + " -pm 0", reset, "nvidia-smi -i " + gpuUUID + " -pm 1"}},
+		"a GPU that is divided is left as it is": {smi: "MIG Mode\n        Current : Enabled\n        Pending : Disabled", processes: []process{engine}, says: "divided by MIG", fails: true},
+		"a GPU that could be divided and is not": {smi: "MIG Mode\n        Current : Disabled\n        Pending : Disabled", want: []string{reset}},
+		"the driver in a container":              {driver: true, want: []string{"chroot /run/nvidia/driver " + reset}},
+		"another boot":                           {boot: "b-2", processes: []process{engine}, says: "nothing to do"},
+		"a GPU that is not there":                {minor: "N/A", says: "does not tell the device", fails: true},
+		"its time is over while the driver hangs": {
+			processes: []process{engine}, refuses: `kill -TERM "$PPID_OF_ALL"; exec /bin/sleep 5`,
+			want: []string{"systemctl stop nvidia-dcgm.service", reset, "systemctl start nvidia-dcgm.service"}, fails: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := machine(t, tc.processes)
@@ -95,21 +112,27 @@ func TestTheResetOfOneGPU(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			refuses := "exit 0"
-			if tc.refuses {
-				refuses = "echo 'GPU is in use by another client' >&2; exit 3"
+			kill := `mv "$M/$3" "$M/ended"`
+			if tc.gone {
+				kill += "; exit 1"
 			}
 			stub("nsenter", `while [ "$1" != -- ]; do shift; done; shift
 case "$*" in
-*"nvidia-smi -q"*) echo "    Minor Number                      : `+cmp.Or(tc.minor, "3")+`" ;;
-*"--gpu-reset"*) echo "$*" >>"$LOG"; `+refuses+` ;;
-*) echo "$*" >>"$LOG" ;;
+*"nvidia-smi -q"*) printf '    Product Name : NVIDIA H100\n    `+tc.smi+`\n    Minor Number                      : `+cmp.Or(tc.minor, "3")+`\n'; exit ;;
+esac
+echo "$*" >>"$LOG"
+case "$*" in
+*"--gpu-reset"*) `+cmp.Or(tc.refuses, ":")+` ;;
+"kill -TERM "*) `+kill+` ;;
+"systemctl stop "*) for p in $(grep -l "$3" "$M"/*/cgroup); do rm -r "${p%/cgroup}"; done ;;
 esac
 `)
 			stub("sleep", "exit 0\n")
 			c := templates(t)["reset"].job.Spec.Template.Spec.Containers[0]
-			cmd := exec.CommandContext(t.Context(), c.Command[0], append(c.Command[1:], strings.ReplaceAll(c.Args[0], "/proc/", m+"/"))...)
-			cmd.Env = []string{"PATH=" + bin + ":/usr/bin:/bin", "LOG=" + log, envBootID + "=b-1", envNode + "=gpu-a-02", envGPU + "=" + gpuUUID}
+			script := strings.ReplaceAll("export PPID_OF_ALL=$$\n"+c.Args[0], "/proc/", m+"/")
+			cmd := exec.CommandContext(t.Context(), c.Command[0], append(c.Command[1:], script)...)
+			cmd.Env = []string{"PATH=" + bin + ":/usr/bin:/bin", "LOG=" + log, "M=" + m, envBootID + "=b-1", envNode + "=gpu-a-02", envGPU + "=" + gpuUUID}
+			cmd.WaitDelay = time.Second // what hangs still has its output open
 			out, err := cmd.CombinedOutput()
 			if failed := err != nil; failed != tc.fails {
 				t.Errorf("it has ended with %v; fails: %t\n%s", err, tc.fails, out)
@@ -122,7 +145,7 @@ esac
 				got = strings.Split(strings.TrimSpace(string(b)), "\n")
 			}
 			if d := gocmp.Diff(tc.want, got); d != "" {
-				t.Errorf("done on the host (-want +got):\n%s", d)
+				t.Errorf("done on the host (-want +got):\n%s\n%s", d, out)
 			}
 		})
 	}
