@@ -63,9 +63,11 @@ type state struct {
 
 // A mark is one event that was counted.
 type mark struct {
-	XID int      `json:"xid"`
-	At  int64    `json:"at"`           // ns since 1970
-	By  []teller `json:"by,omitempty"` // who told of it; never changed in place
+	XID int   `json:"xid"`
+	At  int64 `json:"at"` // ns since 1970
+	// Kernel is the same by the clock of the kernel's log; 0 where nobody has told it.
+	Kernel int64    `json:"kernel,omitempty"`
+	By     []teller `json:"by,omitempty"` // who told of it; never changed in place
 }
 
 // A teller is a source that told of an event, and its time for it.
@@ -82,6 +84,19 @@ func (m *mark) of(source string) (at int64, ok bool) {
 		}
 	}
 	return 0, false
+}
+
+// apart is how much later m is dated than x, by the dates that are nearest to each other: a
+// source may have an event by the kernel's clock, or by that of everybody else.
+func (m *mark) apart(x *mark) int64 {
+	d := m.At - x.At
+	for _, dates := range [...][2]int64{{m.Kernel, x.At}, {m.At, x.Kernel}} {
+		other := dates[0] - dates[1]
+		if dates[0] != 0 && dates[1] != 0 && max(other, -other) < max(d, -d) {
+			d = other
+		}
+	}
+	return d
 }
 
 func newBook(node string, sources int) *book {
@@ -222,7 +237,7 @@ func (b *book) count(source string, s *fleet.Samples, e fleet.XIDEvent) (counted
 	if g == nil || e.XID <= 0 {
 		return false, false
 	}
-	news := g.xids.count(source, e.XID, e.At, s.At, b.late)
+	news := g.xids.count(source, e.XID, e.At, e.Kernel, s.At, b.late)
 	if news != known {
 		b.version++
 	}
@@ -235,7 +250,7 @@ func (b *book) countLink(source string, s *fleet.Samples, e fleet.NVLinkEvent) (
 	if g == nil || code == 0 {
 		return false, false
 	}
-	news := g.links.count(source, code, e.At, s.At, b.late)
+	news := g.links.count(source, code, e.At, time.Time{}, s.At, b.late)
 	if news != known {
 		b.version++
 	}
@@ -276,18 +291,23 @@ const (
 func (c *counter) mark(source string, m mark, late map[string]time.Duration) int {
 	i, _ := slices.BinarySearchFunc(c.marks, m, func(x, y mark) int { return cmp.Compare(x.At, y.At) })
 	partner, distance := -1, int64(0)
-	look := func(k int) (near bool) {
+	for k := range c.marks {
 		x := &c.marks[k]
-		d := m.At - x.At
 		if x.XID != m.XID {
-			return false
+			continue
 		}
 		if at, ok := x.of(source); ok {
-			own := m.At - at
-			return own == 0 || toldTwice(m.XID) && max(own, -own) <= int64(sameEvent)
+			if own := m.At - at; own == 0 || toldTwice(m.XID) && max(own, -own) <= int64(sameEvent) {
+				return known
+			}
+			continue
 		}
-		if len(x.By) == 0 {
-			return d == 0 // of a file that does not say who told of it
+		d := m.apart(x)
+		if len(x.By) == 0 { // of a file that does not say who told of it
+			if d == 0 {
+				return known
+			}
+			continue
 		}
 		// The new one may be dated late by its source, the old one by any of its own.
 		before := int64(sameEvent + late[source])
@@ -298,23 +318,9 @@ func (c *counter) mark(source string, m mark, late map[string]time.Duration) int
 		if d <= before && -d <= after && (partner < 0 || max(d, -d) < distance) {
 			partner, distance = k, max(d, -d)
 		}
-		return false
-	}
-	reach := int64(sameEvent)
-	for _, d := range late {
-		reach = max(reach, int64(sameEvent+d))
-	}
-	for k := i - 1; k >= 0 && m.At-c.marks[k].At <= reach; k-- {
-		if look(k) {
-			return known
-		}
-	}
-	for k := i; k < len(c.marks) && c.marks[k].At-m.At <= reach; k++ {
-		if look(k) {
-			return known
-		}
 	}
 	if partner >= 0 {
+		c.marks[partner].Kernel = cmp.Or(c.marks[partner].Kernel, m.Kernel)
 		c.marks[partner].By = append(slices.Clone(c.marks[partner].By), teller{source, m.At})
 		return another
 	}

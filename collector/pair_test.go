@@ -2,6 +2,7 @@ package collector
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -24,26 +25,39 @@ func TestTwoSourcesOfOneEvent(t *testing.T) {
 		source string
 		xid    int
 		at     time.Duration
+		kernel time.Duration // the same by the kernel's clock; 0: not told
 	}
 	for name, tc := range map[string]struct {
 		events []told
 		late   time.Duration // of a
 		want   map[int]float64
 	}{
-		"a second apart":               {[]told{{"a", 31, 0}, {"b", 31, time.Second}}, 0, map[int]float64{31: 1}},
-		"three seconds apart":          {[]told{{"a", 31, 0}, {"b", 31, 3 * time.Second}}, 0, map[int]float64{31: 2}},
-		"two codes":                    {[]told{{"a", 31, 0}, {"b", 43, 0}}, 0, map[int]float64{31: 1, 43: 1}},
-		"twice each, in another order": {[]told{{"a", 31, 0}, {"a", 31, 300}, {"b", 31, 310}, {"b", 31, 5}}, 0, map[int]float64{31: 2}},
+		"a second apart":               {[]told{{"a", 31, 0, 0}, {"b", 31, time.Second, 0}}, 0, map[int]float64{31: 1}},
+		"three seconds apart":          {[]told{{"a", 31, 0, 0}, {"b", 31, 3 * time.Second, 0}}, 0, map[int]float64{31: 2}},
+		"two codes":                    {[]told{{"a", 31, 0, 0}, {"b", 43, 0, 0}}, 0, map[int]float64{31: 1, 43: 1}},
+		"twice each, in another order": {[]told{{"a", 31, 0, 0}, {"a", 31, 300, 0}, {"b", 31, 310, 0}, {"b", 31, 5, 0}}, 0, map[int]float64{31: 2}},
 		"a storm that one has missed a part of": {
-			[]told{{"a", 31, 0}, {"a", 31, 1}, {"a", 31, 2}, {"b", 31, 3}, {"b", 31, 4}}, 0, map[int]float64{31: 3},
+			[]told{{"a", 31, 0, 0}, {"a", 31, 1, 0}, {"a", 31, 2, 0}, {"b", 31, 3, 0}, {"b", 31, 4, 0}}, 0, map[int]float64{31: 3},
 		},
-		"one alone, twice":                   {[]told{{"a", 31, 0}, {"a", 31, time.Second}}, 0, map[int]float64{31: 2}},
-		"again by the one that told of it":   {[]told{{"a", 31, 0}, {"b", 31, 1}, {"b", 31, 1}}, 0, map[int]float64{31: 1}},
-		"one that dates late, and told late": {[]told{{"b", 31, 0}, {"a", 31, 9 * time.Second}}, 10 * time.Second, map[int]float64{31: 1}},
+		"one alone, twice":                   {[]told{{"a", 31, 0, 0}, {"a", 31, time.Second, 0}}, 0, map[int]float64{31: 2}},
+		"again by the one that told of it":   {[]told{{"a", 31, 0, 0}, {"b", 31, 1, 0}, {"b", 31, 1, 0}}, 0, map[int]float64{31: 1}},
+		"one that dates late, and told late": {[]told{{"b", 31, 0, 0}, {"a", 31, 9 * time.Second, 0}}, 10 * time.Second, map[int]float64{31: 1}},
 		"one that dates late, and told first": {
-			[]told{{"a", 31, 9 * time.Second}, {"b", 31, 0}}, 10 * time.Second, map[int]float64{31: 1},
+			[]told{{"a", 31, 9 * time.Second, 0}, {"b", 31, 0, 0}}, 10 * time.Second, map[int]float64{31: 1},
 		},
-		"later than one that dates late": {[]told{{"a", 31, 0}, {"b", 31, 9 * time.Second}}, 10 * time.Second, map[int]float64{31: 2}},
+		"the kernel's clock is behind, and the other has its date": {
+			[]told{{"a", 79, 2 * time.Minute, time.Minute}, {"b", 79, time.Minute, 0}}, 0, map[int]float64{79: 1},
+		},
+		"the same, told first by the other": {
+			[]told{{"b", 79, time.Minute, 0}, {"a", 79, 2 * time.Minute, time.Minute}}, 0, map[int]float64{79: 1},
+		},
+		"the kernel's clock is fast, and the other has its own date": {
+			[]told{{"a", 31, time.Minute, 2 * time.Minute}, {"b", 31, time.Minute, 0}}, 0, map[int]float64{31: 1},
+		},
+		"between the two dates is another event": {
+			[]told{{"a", 31, 2 * time.Minute, time.Minute}, {"b", 31, 90 * time.Second, 0}}, 0, map[int]float64{31: 2},
+		},
+		"later than one that dates late": {[]told{{"a", 31, 0, 0}, {"b", 31, 9 * time.Second, 0}}, 10 * time.Second, map[int]float64{31: 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var next *told
@@ -51,14 +65,18 @@ func TestTwoSourcesOfOneEvent(t *testing.T) {
 				return func(_ context.Context, into *fleet.Samples) error {
 					into.GPUs = []fleet.SampledGPU{gpuA}
 					if next != nil && next.source == name {
-						into.Events = []fleet.XIDEvent{{XID: next.xid, At: t0.Add(next.at)}}
+						e := fleet.XIDEvent{XID: next.xid, At: t0.Add(next.at)}
+						if next.kernel != 0 {
+							e.Kernel = t0.Add(next.kernel)
+						}
+						into.Events = []fleet.XIDEvent{e}
 					}
 					return nil
 				}
 			}
 			a := &blurred{agent{"a", collect("a")}, tc.late}
 			c := newCollector(t, Options{}, a, &agent{"b", collect("b")})
-			now := t0.Add(time.Minute)
+			now := t0.Add(time.Hour)
 			for i := range tc.events {
 				next = &tc.events[i]
 				if err := c.Gather(t.Context(), now); err != nil {
@@ -67,7 +85,7 @@ func TestTwoSourcesOfOneEvent(t *testing.T) {
 			}
 			got := totals(t, c, now)
 			for code, n := range tc.want {
-				if g := got[key(gpuA, map[int]string{31: "31", 43: "43"}[code])]; g != n {
+				if g := got[key(gpuA, strconv.Itoa(code))]; g != n {
 					t.Errorf("XID %d counted %v times, want %v", code, g, n)
 				}
 			}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strconv"
+	"time"
 
 	"stoker.dev/stoker/internal/fleet"
 )
@@ -35,7 +36,7 @@ func (b *book) countSwitch(source string, s *fleet.Samples, e fleet.SXIDEvent) (
 	if w == nil {
 		return false
 	}
-	if w.sxids.count(source, e.SXID, e.At, s.At, b.late) != known {
+	if w.sxids.count(source, e.SXID, e.At, time.Time{}, s.At, b.late) != known {
 		b.version++
 	}
 	return true

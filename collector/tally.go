@@ -55,13 +55,18 @@ func (t *tally) counter(code int) *counter {
 }
 
 // count counts an event, unless it was counted before, and says what it is. An event of
-// the future is dated now: its age must not be negative.
-func (t *tally) count(source string, code int, at, now time.Time, late map[string]time.Duration) int {
+// the future is dated now: its age must not be negative. Kernel is zero where the source has
+// no such date.
+func (t *tally) count(source string, code int, at, kernel, now time.Time, late map[string]time.Duration) int {
 	c := t.counter(code)
 	if at.IsZero() {
 		at = now
 	}
-	news := c.mark(source, mark{XID: code, At: at.UnixNano()}, late)
+	m := mark{XID: code, At: at.UnixNano()}
+	if !kernel.IsZero() {
+		m.Kernel = kernel.UnixNano()
+	}
+	news := c.mark(source, m, late)
 	if news == known {
 		return known
 	}
@@ -74,7 +79,7 @@ func (t *tally) count(source string, code int, at, now time.Time, late map[strin
 		return another
 	}
 	c.total++
-	if at := earlier(at, now); at.After(c.last) {
+	if at := earlier(at, now); at.After(c.last) || c.last.After(now) { // the clock was set back
 		c.last = at
 	}
 	return fresh

@@ -4,11 +4,10 @@ package kmsg
 
 import (
 	"errors"
-	"io"
 	"time"
 )
 
-func openLog(string) (io.ReadCloser, error) {
+func openLog(string) (log, error) {
 	return nil, errors.New("the source kmsg reads the log of Linux alone")
 }
 

@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"slices"
@@ -45,9 +44,12 @@ type Source struct {
 	done  chan struct{} // closed when nobody reads the log any more
 
 	mu      sync.Mutex
-	file    io.ReadCloser // nil: not open
-	failed  error         // of the reading
+	file    log   // nil: not open
+	failed  error // of the reading
 	closed  bool
+	opened  time.Duration // since boot, when this process first did
+	fresh   bool          // nothing was read before this process
+	current bool          // all that was there when it was opened was read
 	pending []event
 	sxids   []fleet.SXIDEvent
 	last    time.Time // of the newest event
@@ -59,21 +61,29 @@ type Source struct {
 
 // A cursor is what outlives a restart, within one boot.
 type cursor struct {
-	Begin time.Time `json:"begin"` // what is older is history
-	Next  uint64    `json:"next"`  // number of the first record that was not read
+	Next  uint64 `json:"next"` // number of the first record that was not read
+	Drift drift  `json:"drift"`
+}
+
+// A log is read record by record. Next waits for one, and says whether it had to: then all
+// that was there before was read.
+type log interface {
+	next(buf []byte) (n int, waited bool, err error)
+	Close() error
 }
 
 type event struct {
-	pci  xid.PCI
-	code int
-	at   time.Time
+	pci    xid.PCI
+	code   int
+	at     time.Time
+	kernel time.Time // by the kernel's clock
 }
 
 // New returns a source that has opened nothing yet.
 func New(log *slog.Logger, o Options) *Source {
 	o.Path = cmp.Or(o.Path, "/dev/kmsg")
 	o.Devices = cmp.Or(o.Devices, "/sys/bus/pci/devices")
-	return &Source{log: log.With("source", "kmsg"), o: o, clock: clock, wake: make(chan struct{}, 1)}
+	return &Source{log: log.With("source", "kmsg"), o: o, clock: clock, fresh: true, wake: make(chan struct{}, 1)}
 }
 
 // Name returns what the source is called on the page.
@@ -89,7 +99,7 @@ func (s *Source) Collect(ctx context.Context, into *fleet.Samples) error {
 
 // CollectEvents is Collect: the log has no values.
 func (s *Source) CollectEvents(_ context.Context, into *fleet.Samples) error {
-	err := s.open(into.At)
+	err := s.open()
 	gpus, listErr := list(s.o.Devices)
 	into.GPUs = gpus
 	s.mu.Lock()
@@ -107,17 +117,17 @@ func (s *Source) CollectEvents(_ context.Context, into *fleet.Samples) error {
 			at = len(into.GPUs)
 			into.GPUs = append(into.GPUs, fleet.SampledGPU{Index: -1, PCI: bus})
 		}
-		into.Events = append(into.Events, fleet.XIDEvent{GPU: at, XID: e.code, At: e.at, Source: "kmsg"})
+		into.Events = append(into.Events, fleet.XIDEvent{GPU: at, XID: e.code, At: e.at, Kernel: e.kernel, Source: "kmsg"})
 	}
 	return errors.Join(err, listErr)
 }
 
 // open starts the reading unless somebody reads, and returns why nobody does.
-func (s *Source) open(now time.Time) error {
+func (s *Source) open() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.cursor.Begin.IsZero() {
-		s.cursor.Begin = now
+	if s.opened == 0 {
+		_, s.opened = s.clock()
 	}
 	if s.closed {
 		return os.ErrClosed
@@ -142,15 +152,16 @@ func (s *Source) open(now time.Time) error {
 }
 
 // read reads records until the file is closed or fails.
-func (s *Source) read(file io.ReadCloser, done chan<- struct{}) {
+func (s *Source) read(file log, done chan<- struct{}) {
 	defer close(done)
 	buf := make([]byte, maxRecord)
 	for {
-		n, err := file.Read(buf)
+		n, waited, err := file.next(buf)
 		for line := range bytes.Lines(buf[:n]) {
 			// Lines that begin with a space belong to the record before.
 			if len(line) > 1 && line[0] != ' ' {
-				s.take(string(bytes.TrimRight(line, "\n")))
+				s.take(string(bytes.TrimRight(line, "\n")), waited)
+				waited = false
 			}
 		}
 		if err != nil && !overrun(err) {
@@ -166,36 +177,41 @@ func (s *Source) read(file io.ReadCloser, done chan<- struct{}) {
 	}
 }
 
-// take takes in one record.
-func (s *Source) take(line string) {
+// take takes in one record, which was waited for or not.
+func (s *Source) take(line string, waited bool) {
 	r, err := parseRecord(line)
 	if err != nil {
 		return // not of the kernel's form: nothing that we are looking for
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.current = s.current || waited
 	if r.number < s.cursor.Next {
 		return // read before
 	}
+	// Where nothing was ever read, what was there before us is history.
+	history := s.fresh && !s.current && r.sinceBoot < s.opened
 	if s.cursor.Next > 0 {
 		s.lost += int(min(r.number-s.cursor.Next, 1<<20))
 	}
 	s.cursor.Next = r.number + 1
-	if r.facility != 0 {
-		return // a process wrote it, which may write what it likes
-	}
 	wall, sinceBoot := s.clock()
-	at := wall.Add(r.sinceBoot - sinceBoot)
-	if at.Before(s.cursor.Begin) {
-		return // history
+	if waited {
+		s.cursor.Drift.measure(sinceBoot-r.sinceBoot, sinceBoot)
 	}
-	if !at.After(s.last) {
-		at = s.last.Add(1) // two of one time are two
+	if r.facility != 0 || history {
+		return // what a process wrote may be anything
+	}
+	kernel := wall.Add(r.sinceBoot - sinceBoot)
+	at := kernel.Add(s.cursor.Drift.By)
+	if early := s.last.Sub(at); 0 <= early && early < time.Second {
+		// Two of one time are two. What is far before the last one is of a clock that was set back.
+		at = s.last.Add(1)
 	}
 	if e, err := xid.ParseKernelLine(r.text); err == nil {
 		s.last = at
 		if len(s.pending) < maxPending {
-			s.pending = append(s.pending, event{e.PCI, e.Code, at})
+			s.pending = append(s.pending, event{e.PCI, e.Code, at, kernel})
 		} else {
 			s.bad++
 		}
@@ -242,7 +258,7 @@ func (s *Source) Resume(data []byte) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.cursor, s.told = c, c
+	s.cursor, s.told, s.fresh = c, c, c.Next == 0
 	return nil
 }
 

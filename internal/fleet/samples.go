@@ -76,9 +76,12 @@ type Label struct{ Name, Value string }
 
 // An XIDEvent is one error that the driver told of.
 type XIDEvent struct {
-	GPU    int // place in Samples.GPUs
-	XID    int
-	At     time.Time // when it happened, not when it was read; zero where the source cannot tell
+	GPU int // place in Samples.GPUs
+	XID int
+	At  time.Time // when it happened, not when it was read; zero where the source cannot tell
+	// Kernel is the same by the clock that dates the kernel's log, which nobody keeps in step.
+	// Others that read that log have this one; zero where the source has no such date.
+	Kernel time.Time
 	Source string
 }
 
