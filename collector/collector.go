@@ -123,6 +123,7 @@ type Collector struct {
 	told    []sourceView // of each source, in order
 	cursors [][]byte     // of each source; nil for one that has none
 	screen  *screen
+	disk    *disk // nil where nothing is to outlive a restart
 	saved   saved
 	sighted []Sighting // to be told
 	untold  uint64     // events over maxSighted
@@ -169,6 +170,7 @@ func New(log *slog.Logger, node string, sources []Source, o Options) (*Collector
 		c.told[i].name = s.Name()
 	}
 	if o.State != "" {
+		c.disk = newDisk(o.State)
 		c.resume()
 	}
 	c.publish()
@@ -244,7 +246,7 @@ func (c *Collector) recorded(i int, a answer) []Sighting {
 	default:
 		c.collected(i, s)
 	}
-	if c.o.State != "" {
+	if c.disk != nil {
 		// Before anybody sees the counters: what was shown must not be counted anew.
 		c.note(i)
 		c.save()
@@ -384,6 +386,8 @@ func (c *Collector) publish() {
 		known:      c.book.known(),
 		mig:        devices(c.told),
 		untold:     c.untold,
+		keeps:      c.disk != nil,
+		kept:       c.saved.failure == nil,
 		order:      merge(c.told),
 	}
 	c.book.view(v)

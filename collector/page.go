@@ -28,6 +28,7 @@ type view struct {
 	nvlinks            []byte // how GPUs are linked
 	order              []parts
 	untold             uint64 // events that were only counted
+	keeps, kept        bool   // there is to be a state file, and it is as new as this
 }
 
 // A sourceView is what is known of one source and what it told last.
@@ -171,6 +172,12 @@ func (v *view) appendPage(dst []byte, now time.Time) []byte {
 		}
 	}
 	dst = unlessEmpty(dst, head, rows)
+
+	if v.keeps {
+		dst = appendHead(dst, "stoker_collector_state_up", "gauge",
+			"Whether the state file has what is shown here. While it has not, a restart may lose counts, or count events anew.")
+		dst = append(appendName(dst, "stoker_collector_state_up", v.labels), bit(v.kept), '\n')
+	}
 
 	dst = appendHead(dst, "stoker_collector_untold_events_total", "counter",
 		"Events that were counted and not told at once, since there were too many.")

@@ -18,15 +18,20 @@ const stopGrace = 2 * time.Second
 
 // Run collects from every source at once and then at each interval, each source by
 // itself, until ctx ends. It returns when all collections have ended, or, a short time
-// after ctx, an error that names the sources that have not; their goroutines end when
-// the sources return.
+// after ctx, an error that names the sources that have not, and the state file if it is still
+// being written; their goroutines end when the sources and the disk answer.
 func (c *Collector) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
-	errs := make([]error, len(c.sources))
+	errs := make([]error, len(c.sources)+1)
 	for i := range c.sources {
 		wg.Go(func() { errs[i] = c.watch(ctx, i) })
 	}
 	wg.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.disk != nil && !c.disk.idle(stopGrace) {
+		errs[len(c.sources)] = fmt.Errorf("%s: %w", c.o.State, errDisk)
+	}
 	return errors.Join(errs...)
 }
 

@@ -3,6 +3,7 @@ package collector
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -289,4 +290,30 @@ func write(t testing.TB, path, text string) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestACollectionIsToldToEnd at the watchdog's deadline, and why: a source that listens can
+// then say what it was waiting for.
+func TestACollectionIsToldToEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &agent{"s", func(ctx context.Context, _ *fleet.Samples) error {
+			<-ctx.Done()
+			return fmt.Errorf("the engine is reading values: %w", context.Cause(ctx))
+		}}
+		c := newCollector(t, Options{Watchdog: 3 * time.Second, Interval: time.Minute}, s)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- c.Run(ctx) }()
+		time.Sleep(4 * time.Second)
+		w := httptest.NewRecorder()
+		c.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", http.NoBody))
+		const want = "s: down: the engine is reading values: no answer before the watchdog's deadline of 3s\n"
+		if w.Body.String() != want {
+			t.Errorf("health says %q, want %q", w.Body, want)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -23,7 +22,7 @@ type saved struct {
 	version uint64 // of the book
 	boot    string
 	cursors [][]byte
-	failing bool // the last write has failed, and that was logged
+	failure error // of the last write
 }
 
 // stateFile is the content of the state file. It belongs to one boot: the counters of
@@ -153,9 +152,9 @@ func (f stateFile) book(sources int) (*book, error) {
 	return b, nil
 }
 
-// save writes the state file if anything in it has changed. It blocks until the disk
-// has it. A disk that can't take it is a warning, once: the page stays right, and
-// after a restart what a source still shows may be counted anew.
+// save writes the state file if anything in it has changed. It waits until the disk has it,
+// for as long as [disk] does. A disk that does not take it is a warning, once, and shown: the
+// page stays right, and after a restart what a source still shows may be counted anew.
 func (c *Collector) save() {
 	if c.saved.version == c.book.version && c.saved.boot == c.book.bootID &&
 		slices.EqualFunc(c.saved.cursors, c.cursors, bytes.Equal) {
@@ -173,40 +172,19 @@ func (c *Collector) save() {
 			f.Cursors[c.told[i].name] = cursor
 		}
 	}
-	err := writeState(c.o.State, f)
+	data, err := json.Marshal(f)
+	if err == nil {
+		err = c.disk.write(append(data, '\n'))
+	}
+	switch {
+	case err != nil && c.saved.failure == nil:
+		c.log.Warn("state can't be saved", "file", c.o.State, "err", err)
+	case err == nil && c.saved.failure != nil:
+		c.log.Info("state is saved again", "file", c.o.State)
+	}
 	if err != nil {
-		if !c.saved.failing {
-			c.log.Warn("state can't be saved", "file", c.o.State, "err", err)
-		}
-		c.saved.failing = true
+		c.saved.failure = err
 		return
 	}
 	c.saved = saved{version: c.book.version, boot: c.book.bootID, cursors: slices.Clone(c.cursors)}
-}
-
-// writeState replaces the file at once: a reader sees the old content or the new one.
-func writeState(path string, f stateFile) error {
-	data, err := json.Marshal(f)
-	if err != nil {
-		return err
-	}
-	dir := filepath.Dir(path)
-	// One name, so that a process that dies here leaves one file at most.
-	tmp, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = tmp.Write(append(data, '\n'))
-	err = errors.Join(err, tmp.Sync(), tmp.Close())
-	if err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(tmp.Name()))
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

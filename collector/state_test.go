@@ -181,6 +181,18 @@ func TestTheStateIsWrittenOnlyWhenItChanges(t *testing.T) {
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
 		t.Errorf("the folder has %v, err %v; want nothing written again", left, err)
 	}
+	// One event more, and it is there before anybody sees it.
+	c.sources[0].(*script).tell = ring(fleet.XIDEvent{XID: 79, At: t0.Add(time.Minute)}).tell
+	if err := c.Gather(t.Context(), t0.Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	f, err := readState(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := f.GPUs[0].Codes[0].Total; got != 2 {
+		t.Errorf("the file has %d, want 2", got)
+	}
 }
 
 func TestADiskThatIsGoneIsAWarningOnce(t *testing.T) {
