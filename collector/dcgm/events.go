@@ -53,6 +53,14 @@ func (t *tape) since() time.Time {
 	return t.readTo.Add(-t.overlap)
 }
 
+// reach is how far before now the next samples may lie that were not read before.
+func (t *tape) reach() time.Duration {
+	if t.readTo.IsZero() {
+		return 0
+	}
+	return t.overlap
+}
+
 // fresh reports whether a sample was not read before; ok is false when there is no room
 // to remember it.
 func (t *tape) fresh(x sample) (fresh, ok bool) {
@@ -82,11 +90,11 @@ func (t *tape) advance(now time.Time) {
 	}
 }
 
-// newest remembers an XID as the last one of an entity, unless a newer one is known.
-func (c *cursor) newest(e GroupEntityPair, code int, ts int64) {
+// newest remembers an XID as the last one of an entity of a GPU, unless a newer one is known.
+func (c *cursor) newest(e GroupEntityPair, uuid string, code int, ts int64) {
 	for i := range c.Last {
 		l := &c.Last[i]
-		if l.Group == e.EntityGroupId && l.ID == e.EntityId {
+		if l.Group == e.EntityGroupId && l.ID == e.EntityId && l.UUID == uuid {
 			if ts >= l.At {
 				l.Code, l.At = code, ts
 			}
@@ -94,7 +102,21 @@ func (c *cursor) newest(e GroupEntityPair, code int, ts int64) {
 		}
 	}
 	if len(c.Last) < maxEntities {
-		c.Last = append(c.Last, lastXIDView{e.EntityGroupId, e.EntityId, code, ts})
+		c.Last = append(c.Last, lastXIDView{e.EntityGroupId, e.EntityId, uuid, code, ts})
+	}
+}
+
+// follow looks whether the clock was set back before anything that is remembered: what
+// happens from now on is then no history, and newer than what was last. By how much it may
+// have happened before now is given.
+func (c *cursor) follow(now time.Time, before time.Duration) {
+	if now.Before(c.Begin) {
+		c.Begin = now.Add(-before)
+	}
+	for i := range c.Last {
+		if l := &c.Last[i]; l.At > now.UnixMicro() {
+			l.At = now.Add(-before).UnixMicro()
+		}
 	}
 }
 
@@ -123,6 +145,11 @@ func (r *reader) readEvents() error {
 		}
 		if first.IsZero() {
 			first = next
+			if first.UnixMicro() > 0 {
+				r.s.mu.Lock()
+				r.s.cursor.follow(first, r.tape.reach())
+				r.s.mu.Unlock()
+			}
 		}
 		r.takeEvents()
 	}
@@ -157,7 +184,8 @@ func (r *reader) takeEvents() {
 			r.rebind = r.rebind || e.code == bindDone
 			continue
 		case fieldXID:
-			r.s.cursor.newest(v.Entity, e.code, v.Ts)
+			ok = r.located(&e, v.Entity)
+			r.s.cursor.newest(v.Entity, e.gpu.UUID, e.code, v.Ts)
 			if !r.window.add(v.Entity, e.code, v.Ts) {
 				r.s.cut++
 			}
@@ -165,7 +193,6 @@ func (r *reader) takeEvents() {
 				continue
 			}
 			r.w.rewatch = r.w.rewatch || e.code == pageFault
-			ok = r.located(&e, v.Entity)
 		case fieldNVLink:
 			ok = r.located(&e, v.Entity) && nvlinkErrors[e.code] != ""
 		case fieldFatalSXID, fieldSXID:

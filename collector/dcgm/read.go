@@ -435,13 +435,9 @@ func (r *reader) addXIDs(into *fleet.Samples, places []place) {
 		if last == "" {
 			break
 		}
-		e := GroupEntityPair{l.Group, l.ID}
-		at := slices.IndexFunc(places, func(p place) bool { return p.entity == e })
+		at := r.placeOf(l, into.GPUs, places)
 		if at < 0 {
-			gpu, ok := r.gpuOf(e)
-			if at = slices.IndexFunc(places, func(p place) bool { return p.entity == GroupEntityPair{FE_GPU, gpu} }); !ok || at < 0 {
-				continue
-			}
+			continue
 		}
 		if r.o.XIDFor > 0 && into.At.Sub(time.UnixMicro(l.At)) > r.o.XIDFor {
 			continue
@@ -470,6 +466,24 @@ func (r *reader) addXIDs(into *fleet.Samples, places []place) {
 			})
 		}
 	}
+}
+
+// placeOf returns where the last XID of an entity is shown: there, or at the whole GPU where
+// the entity is no place or has gone; -1 for nowhere.
+func (r *reader) placeOf(l lastXIDView, gpus []fleet.SampledGPU, places []place) int {
+	e := GroupEntityPair{l.Group, l.ID}
+	at := slices.IndexFunc(places, func(p place) bool { return p.entity == e })
+	if at >= 0 && (l.UUID == "" || gpus[at].UUID == l.UUID) {
+		return at
+	}
+	if l.UUID != "" {
+		return slices.IndexFunc(gpus, func(g fleet.SampledGPU) bool { return g.UUID == l.UUID && g.Instance == "" })
+	}
+	gpu, ok := r.gpuOf(e)
+	if !ok {
+		return -1
+	}
+	return slices.IndexFunc(places, func(p place) bool { return p.entity == GroupEntityPair{FE_GPU, gpu} })
 }
 
 // message says what a code means, in NVIDIA's words where its list has some.

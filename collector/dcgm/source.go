@@ -149,6 +149,7 @@ type knownGPU struct {
 type lastXIDView struct {
 	Group FieldEntityGroup `json:"group"`
 	ID    uint32           `json:"id"`
+	UUID  string           `json:"uuid,omitempty"` // of the GPU: numbers move
 	Code  int              `json:"code"`
 	At    int64            `json:"at"` // us since 1970
 }

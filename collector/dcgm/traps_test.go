@@ -299,11 +299,21 @@ func TestTrap_TheEngineWakesUsUp(t *testing.T) {
 // others anew.
 func TestTrap_NumbersMoveWhenAGPUIsGone(t *testing.T) {
 	n := newNode(t, dcgm.Options{})
+	n.collect()
+	n.do("xid 3 79 0 0")
 	before := n.collect()
 	n.do("die")
 	n.do("gone 3")
 	n.do("start")
 	got := n.collect()
+	for _, v := range got.Values {
+		if v.Field == "DCGM_FI_DEV_XID_ERRORS" && got.GPUs[v.GPU].UUID != gpu(t, before, 3).UUID {
+			t.Errorf("the last XID of GPU 3 is shown for %s, which has its number now", got.GPUs[v.GPU].UUID)
+		}
+	}
+	if !slices.ContainsFunc(got.Values, func(v fleet.Sample) bool { return v.Field == "DCGM_FI_DEV_XID_ERRORS" }) {
+		t.Error("the last XID of the GPU that has gone is not shown")
+	}
 	if len(got.GPUs) != 8 {
 		t.Fatalf("%d GPUs, want the 7 that are there and the one that is not", len(got.GPUs))
 	}
@@ -335,6 +345,32 @@ func TestTrap_AnXIDOfTheFuture(t *testing.T) {
 	}
 	if x := xids(n.collect(), 0); len(x) != 0 {
 		t.Errorf("and then %v again", x)
+	}
+}
+
+// TestTrap_TheClockIsSetBack before the time at which the collector first looked: what happens
+// then is no history, and it is the last XID.
+func TestTrap_TheClockIsSetBack(t *testing.T) {
+	n := newNode(t, dcgm.Options{})
+	n.collect()
+	n.do("xid 0 31 0 0")
+	if x := xids(n.collect(), 0); !slices.Equal(x, []int{31}) {
+		t.Fatalf("before it %v, want 31", x)
+	}
+	n.do("forward -3600000")
+	n.do("xid 0 48 0 0")
+	var told []int
+	got := n.collect()
+	for range 3 {
+		told = append(told, xids(got, 0)...)
+		n.do("xid 1 43 0 0")
+		got = n.collect()
+	}
+	if !slices.Equal(told, []int{48}) {
+		t.Errorf("after it %v, want 48", told)
+	}
+	if v, ok := value(got, 0, "", "DCGM_FI_DEV_XID_ERRORS"); !ok || v != 48 {
+		t.Errorf("the last XID is %v %v, want 48", v, ok)
 	}
 }
 
