@@ -31,7 +31,7 @@ import (
 const (
 	maxQueue  = 1000
 	maxBatch  = 100
-	maxAge    = 10 * time.Minute // then Prometheus has told of it, or nobody will
+	maxAge    = 10 * time.Minute // in the queue; then Prometheus has told of it, or nobody will
 	tryWithin = 5 * time.Second
 	firstWait = 200 * time.Millisecond
 	maxWait   = 10 * time.Second
@@ -59,10 +59,12 @@ func New(log *slog.Logger, client *http.Client, targets []Target) *Pusher {
 
 // See takes in what is to be told. It never blocks.
 func (p *Pusher) See(seen []collector.Sighting) {
+	// An event may have happened long before it was seen, as when the engine was hung.
+	now := time.Now()
 	var alerts []waiting
 	for _, s := range seen {
 		if a, ok := alertOf(s); ok {
-			alerts = append(alerts, waiting{a, s.At})
+			alerts = append(alerts, waiting{a, now})
 		}
 	}
 	for _, q := range p.queues {
@@ -179,7 +181,7 @@ func alertOf(s collector.Sighting) (alert, bool) {
 
 type waiting struct {
 	alert alert
-	at    time.Time
+	since time.Time
 }
 
 // A queue is what one target has not taken yet.
@@ -254,7 +256,7 @@ func (q *queue) run(ctx context.Context) {
 func (q *queue) batch(now time.Time) []alert {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for len(q.alerts) > 0 && now.Sub(q.alerts[0].at) > maxAge {
+	for len(q.alerts) > 0 && now.Sub(q.alerts[0].since) > maxAge {
 		q.alerts = q.alerts[1:]
 		q.dropped++
 	}
