@@ -30,7 +30,7 @@ func templates(t *testing.T) Templates {
 
 func cluster(t *testing.T, s *server) *Cluster {
 	t.Helper()
-	return NewCluster(slog.New(slog.NewTextHandler(t.Output(), nil)), s.client(t, time.Second), ClusterOptions{Namespace: "own", Repairs: templates(t)})
+	return NewCluster(slog.New(slog.NewTextHandler(t.Output(), nil)), s.client(t, 10*time.Second), ClusterOptions{Namespace: "own", Repairs: templates(t)})
 }
 
 func yamlAnswer(t *testing.T, text string) http.HandlerFunc {
@@ -361,7 +361,7 @@ func TestCreateRepairRefuses(t *testing.T) {
 	odd.Action = "re boot"
 	_, err = c.CreateRepair(t.Context(), odd)
 	wantEnding(t, err, remedy.Rejected)
-	none := NewCluster(slog.New(slog.DiscardHandler), s.client(t, time.Second), ClusterOptions{Namespace: "own"})
+	none := NewCluster(slog.New(slog.DiscardHandler), s.client(t, 10*time.Second), ClusterOptions{Namespace: "own"})
 	_, err = none.CreateRepair(t.Context(), reboot)
 	wantEnding(t, err, remedy.Rejected)
 	if len(s.sent("POST")) != 0 {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -19,7 +20,6 @@ func candidate(t *testing.T, client *fake.Clientset, identity string) *Election 
 	t.Helper()
 	e, err := newElection(slog.New(slog.NewTextHandler(t.Output(), nil)), client.CoordinationV1(), ElectionOptions{
 		Namespace: "own", Name: "stoker", Identity: identity,
-		Valid: 600 * time.Millisecond, Renewed: 400 * time.Millisecond, Tried: 50 * time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -50,129 +50,139 @@ func eventually(t *testing.T, what string, f func() bool) {
 }
 
 func TestLeaderEndsItsWorkBeforeItGivesTheLeaseBack(t *testing.T) {
-	client := fake.NewClientset()
-	e := candidate(t, client, "one")
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	var atEnd atomic.Value
-	started := make(chan struct{})
-	done := make(chan error, 1)
-	go func() {
-		done <- e.Run(ctx, func(ctx context.Context) error {
-			close(started)
-			<-ctx.Done()
-			time.Sleep(100 * time.Millisecond) // what it still has in hand
-			atEnd.Store(holder(t, client))
-			return nil
-		})
-	}()
-	<-started
-	if got := e.Leader(); got != "one" || !e.Leads() {
-		t.Errorf("leader is %q, want one", got)
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Errorf("Run: %v", err)
-	}
-	if got := atEnd.Load(); got != "one" {
-		t.Errorf("while the work ended the lease was held by %q, want one", got)
-	}
-	if got := holder(t, client); got != "" {
-		t.Errorf("the lease is held by %q after the end", got)
-	}
-}
-
-func TestFollowerKnowsTheLeaderAndFollowsIt(t *testing.T) {
-	client := fake.NewClientset()
-	one, two := candidate(t, client, "one"), candidate(t, client, "two")
-	firstCtx, stopFirst := context.WithCancel(t.Context())
-	defer stopFirst()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	var leading atomic.Int32
-	work := func(ctx context.Context) error {
-		if n := leading.Add(1); n != 1 {
-			t.Errorf("%d replicas lead", n)
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		e := candidate(t, client, "one")
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var atEnd atomic.Value
+		started := make(chan struct{})
+		done := make(chan error, 1)
+		go func() {
+			done <- e.Run(ctx, func(ctx context.Context) error {
+				close(started)
+				<-ctx.Done()
+				time.Sleep(100 * time.Millisecond) // what it still has in hand
+				atEnd.Store(holder(t, client))
+				return nil
+			})
+		}()
+		<-started
+		if got := e.Leader(); got != "one" || !e.Leads() {
+			t.Errorf("leader is %q, want one", got)
 		}
-		defer leading.Add(-1)
-		<-ctx.Done()
-		return nil
-	}
-	done := make(chan error, 2)
-	go func() { done <- one.Run(firstCtx, work) }()
-	eventually(t, "one leads", one.Leads)
-	go func() { done <- two.Run(ctx, work) }()
-	eventually(t, "two knows one", func() bool { return two.Leader() == "one" })
-	if two.Leads() {
-		t.Error("both lead")
-	}
-	stopFirst()
-	eventually(t, "two leads", two.Leads)
-	cancel()
-	for range 2 {
+		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("Run: %v", err)
 		}
-	}
+		if got := atEnd.Load(); got != "one" {
+			t.Errorf("while the work ended the lease was held by %q, want one", got)
+		}
+		if got := holder(t, client); got != "" {
+			t.Errorf("the lease is held by %q after the end", got)
+		}
+	})
+}
+
+func TestFollowerKnowsTheLeaderAndFollowsIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		one, two := candidate(t, client, "one"), candidate(t, client, "two")
+		firstCtx, stopFirst := context.WithCancel(t.Context())
+		defer stopFirst()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var leading atomic.Int32
+		work := func(ctx context.Context) error {
+			if n := leading.Add(1); n != 1 {
+				t.Errorf("%d replicas lead", n)
+			}
+			defer leading.Add(-1)
+			<-ctx.Done()
+			return nil
+		}
+		done := make(chan error, 2)
+		go func() { done <- one.Run(firstCtx, work) }()
+		eventually(t, "one leads", one.Leads)
+		go func() { done <- two.Run(ctx, work) }()
+		eventually(t, "two knows one", func() bool { return two.Leader() == "one" })
+		if two.Leads() {
+			t.Error("both lead")
+		}
+		stopFirst()
+		eventually(t, "two leads", two.Leads)
+		cancel()
+		for range 2 {
+			if err := <-done; err != nil {
+				t.Errorf("Run: %v", err)
+			}
+		}
+	})
 }
 
 func TestLeaderThatCannotRenewStopsAndComesBack(t *testing.T) {
-	client := fake.NewClientset()
-	var down atomic.Bool
-	client.PrependReactor("*", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return down.Load(), nil, errors.New("no answer")
-	})
-	e := candidate(t, client, "one")
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	var starts, ends atomic.Int32
-	done := make(chan error, 1)
-	go func() {
-		done <- e.Run(ctx, func(ctx context.Context) error {
-			starts.Add(1)
-			<-ctx.Done()
-			ends.Add(1)
-			return nil
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		var down atomic.Bool
+		client.PrependReactor("*", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return down.Load(), nil, errors.New("no answer")
 		})
-	}()
-	eventually(t, "it leads", func() bool { return starts.Load() == 1 })
-	down.Store(true)
-	eventually(t, "it stops leading", func() bool { return ends.Load() == 1 })
-	eventually(t, "it knows of no leader", func() bool { return e.Leader() == "" })
-	down.Store(false)
-	eventually(t, "it leads again", func() bool { return starts.Load() == 2 })
-	cancel()
-	if err := <-done; err != nil {
-		t.Errorf("Run: %v", err)
-	}
+		e := candidate(t, client, "one")
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var starts, ends atomic.Int32
+		done := make(chan error, 1)
+		go func() {
+			done <- e.Run(ctx, func(ctx context.Context) error {
+				starts.Add(1)
+				<-ctx.Done()
+				ends.Add(1)
+				return nil
+			})
+		}()
+		eventually(t, "it leads", func() bool { return starts.Load() == 1 })
+		down.Store(true)
+		eventually(t, "it stops leading", func() bool { return ends.Load() == 1 })
+		eventually(t, "it knows of no leader", func() bool { return e.Leader() == "" })
+		down.Store(false)
+		eventually(t, "it leads again", func() bool { return starts.Load() == 2 })
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
 }
 
 func TestElectionEndsWithTheWork(t *testing.T) {
-	client := fake.NewClientset()
-	e := candidate(t, client, "one")
-	broken := errors.New("cannot go on")
-	if err := e.Run(t.Context(), func(context.Context) error { return broken }); !errors.Is(err, broken) {
-		t.Errorf("Run: %v, want the work's error", err)
-	}
-	if got := holder(t, client); got != "" {
-		t.Errorf("the lease is still held by %q", got)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		e := candidate(t, client, "one")
+		broken := errors.New("cannot go on")
+		if err := e.Run(t.Context(), func(context.Context) error { return broken }); !errors.Is(err, broken) {
+			t.Errorf("Run: %v, want the work's error", err)
+		}
+		if got := holder(t, client); got != "" {
+			t.Errorf("the lease is still held by %q", got)
+		}
+	})
 }
 
 func TestCandidateEndsAtOnce(t *testing.T) {
-	client := fake.NewClientset(&coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: "stoker"},
-		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("other"), LeaseDurationSeconds: new(int32(60)), RenewTime: &metav1.MicroTime{Time: time.Now()}},
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset(&coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: "stoker"},
+			Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("other"), LeaseDurationSeconds: new(int32(60)), RenewTime: &metav1.MicroTime{Time: time.Now()}},
+		})
+		e := candidate(t, client, "one")
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if err := e.Run(ctx, func(context.Context) error { t.Error("it led"); return nil }); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		if got := holder(t, client); got != "other" {
+			t.Errorf("the lease is held by %q, want other", got)
+		}
 	})
-	e := candidate(t, client, "one")
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	if err := e.Run(ctx, func(context.Context) error { t.Error("it led"); return nil }); err != nil {
-		t.Errorf("Run: %v", err)
-	}
-	if got := holder(t, client); got != "other" {
-		t.Errorf("the lease is held by %q, want other", got)
-	}
 }
 
 func TestElectionNeedsNames(t *testing.T) {
