@@ -89,8 +89,8 @@ func TestTrap_XIDsTurnUpLateAndInAnyOrder(t *testing.T) {
 	start := time.Now()
 	time.Sleep(60 * time.Millisecond)
 	n.do("xid 0 31 0 0")
-	n.do("xid 0 43 10000 0")      // 10 ms ago
-	n.do("xid 0 13 20000 100000") // 20 ms ago, to be seen in 100 ms
+	n.do("xid 0 43 10000 0")       // 10 ms ago
+	n.do("xid 0 13 20000 1000000") // 20 ms ago, to be seen in a second
 	got := n.collect()
 	if x := xids(got, 0); !slices.Equal(x, []int{31, 43}) {
 		t.Errorf("at first %v, want 31 and 43", x)
@@ -100,7 +100,7 @@ func TestTrap_XIDsTurnUpLateAndInAnyOrder(t *testing.T) {
 			t.Errorf("XID %d is of %v, want the time when it happened, between %v and %v", e.XID, e.At, start, got.At)
 		}
 	}
-	time.Sleep(110 * time.Millisecond)
+	time.Sleep(1010 * time.Millisecond)
 	if x := xids(n.collect(), 0); !slices.Equal(x, []int{13}) {
 		t.Errorf("then %v, want 13", x)
 	}
@@ -334,12 +334,12 @@ func TestTrap_NumbersMoveWhenAGPUIsGone(t *testing.T) {
 func TestTrap_AnXIDOfTheFuture(t *testing.T) {
 	n := newNode(t, dcgm.Options{})
 	n.collect()
-	n.do("xid 0 48 -200000 0")
+	n.do("xid 0 48 -1000000 0")
 	n.do("xid 0 31 0 0")
 	if x := xids(n.collect(), 0); !slices.Equal(x, []int{31}) {
 		t.Errorf("at first %v, want 31 alone", x)
 	}
-	time.Sleep(220 * time.Millisecond)
+	time.Sleep(1020 * time.Millisecond)
 	if x := xids(n.collect(), 0); !slices.Equal(x, []int{48}) {
 		t.Errorf("then %v, want 48", x)
 	}

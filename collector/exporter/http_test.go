@@ -42,7 +42,11 @@ func TestScrape(t *testing.T) {
 			server := httptest.NewServer(tc.handler)
 			defer server.Close()
 			defer server.CloseClientConnections()
-			ctx, cancel := context.WithTimeoutCause(t.Context(), 500*time.Millisecond, errors.New("time is up"))
+			limit := 20 * time.Second
+			if tc.want == "time is up" {
+				limit = 200 * time.Millisecond
+			}
+			ctx, cancel := context.WithTimeoutCause(t.Context(), limit, errors.New("time is up"))
 			defer cancel()
 			into := &fleet.Samples{At: time.Now()}
 			err := NewHTTP(slog.New(slog.NewTextHandler(t.Output(), nil)), server.Client(), server.URL+"/metrics").Collect(ctx, into)

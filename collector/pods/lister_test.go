@@ -264,7 +264,7 @@ func TestComplaint_08_ScrapesDoNotWaitForTheKubelet(t *testing.T) {
 		l.AppendPage(nil)
 		l.Label(&fleet.Samples{GPUs: gpus, Values: []fleet.Sample{{GPU: 0}}})
 	}
-	if d := time.Since(begin); d > answerIn/2 {
+	if d := time.Since(begin); d > answerIn*4/5 { // who waits, waits for that long
 		t.Errorf("a thousand scrapes took %v", d)
 	}
 	if n := k.Asked(); n != 1 {
