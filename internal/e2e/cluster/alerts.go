@@ -105,7 +105,7 @@ func (c *Cluster) alertmanagerDo(t testing.TB, method, path string, data []byte)
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Close = true // no connection outlives the test
-	client := &http.Client{Timeout: 10 * time.Second}
+	client := &http.Client{Timeout: time.Minute}
 	resp, err := client.Do(req)
 	if err != nil {
 		t.Fatal(err)

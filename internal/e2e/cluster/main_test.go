@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -13,9 +14,25 @@ import (
 // TestNoProgramOutlivesItsTest to kill. Its value is a folder.
 const orphanEnv = "STOKER_E2E_TEST_ORPHAN"
 
+// portEnv makes it one that says whether it could have a port, for TestFreePorts.
+const portEnv = "STOKER_E2E_TEST_PORT"
+
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(orphanEnv); dir != "" {
 		if err := hang(dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	if text := os.Getenv(portEnv); text != "" {
+		port, err := strconv.Atoi(text)
+		if err == nil {
+			var free bool
+			free, err = lockPort(port)
+			fmt.Print(free)
+		}
+		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

@@ -63,7 +63,7 @@ func (c *Cluster) AddNodes(t testing.TB, n int, like Nodes) []string {
 		}
 		names = append(names, name)
 	}
-	c.AwaitReady(t, time.Minute, names...)
+	c.AwaitReady(t, readyWithin, names...)
 	return names
 }
 

@@ -10,7 +10,6 @@ import (
 	"io"
 	"slices"
 	"testing"
-	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -56,7 +55,7 @@ func (c *Cluster) ApplyYAML(t testing.TB, data []byte) {
 func (c *Cluster) apply(t testing.TB, o unstructured.Unstructured) {
 	t.Helper()
 	what := fmt.Sprintf("%s %s to be applied", o.GetKind(), o.GetName())
-	c.Await(t, what, 20*time.Second, func(ctx context.Context) (bool, string, error) {
+	c.Await(t, what, readyWithin, func(ctx context.Context) (bool, string, error) {
 		gvk := o.GroupVersionKind()
 		mapping, err := c.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 		if meta.IsNoMatchError(err) {
@@ -81,7 +80,7 @@ func (c *Cluster) apply(t testing.TB, o unstructured.Unstructured) {
 func (c *Cluster) awaitEstablished(t testing.TB, name string) {
 	t.Helper()
 	crds := c.Dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
-	c.Await(t, "custom resource definition "+name+" to be established", 20*time.Second, func(ctx context.Context) (bool, string, error) {
+	c.Await(t, "custom resource definition "+name+" to be established", readyWithin, func(ctx context.Context) (bool, string, error) {
 		crd, err := crds.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return false, "", err
@@ -137,7 +136,7 @@ func (c *Cluster) Namespace(t testing.TB, name string) {
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		t.Fatalf("create namespace %s: %v", name, err)
 	}
-	c.Await(t, "the default service account of namespace "+name, 30*time.Second, func(ctx context.Context) (bool, string, error) {
+	c.Await(t, "the default service account of namespace "+name, readyWithin, func(ctx context.Context) (bool, string, error) {
 		_, err := c.Client.CoreV1().ServiceAccounts(name).Get(ctx, "default", metav1.GetOptions{})
 		return err == nil, "there", err
 	})

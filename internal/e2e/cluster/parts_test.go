@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -214,6 +215,17 @@ func TestFreePorts(t *testing.T) {
 	}
 }
 
+func TestAPortIsGivenToOneProcess(t *testing.T) {
+	port := FreePort(t)
+	for port, want := range map[int]string{port: "false", firstPort - 1: "true"} {
+		other := exec.CommandContext(t.Context(), os.Args[0])
+		other.Env = append(os.Environ(), fmt.Sprintf("%s=%d", portEnv, port))
+		if said, err := other.Output(); err != nil || string(said) != want {
+			t.Errorf("another process may have port %d: %s (%v), want %s", port, said, err, want)
+		}
+	}
+}
+
 func TestBootIDsLookLikeTheKernels(t *testing.T) {
 	pattern := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
 	a, b := newBootID(), newBootID()
@@ -236,7 +248,7 @@ func shell(t *testing.T, script string) *Process {
 
 func awaitText(t *testing.T, p *Process, text string) {
 	t.Helper()
-	err := Await(t.Context(), text, 10*time.Second, func(context.Context) (bool, string, error) {
+	err := Await(t.Context(), text, soon, func(context.Context) (bool, string, error) {
 		log := p.Log(t)
 		return strings.Contains(log, text), log, nil
 	})

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // TestNoProgramOutlivesItsTest kills a test with kill -9, as a timeout of go test does.
@@ -22,7 +21,7 @@ func TestNoProgramOutlivesItsTest(t *testing.T) {
 		t.Fatal(err)
 	}
 	var pid int
-	err := Await(t.Context(), "the program's pid", 20*time.Second, func(context.Context) (bool, string, error) {
+	err := Await(t.Context(), "the program's pid", soon, func(context.Context) (bool, string, error) {
 		text, err := os.ReadFile(filepath.Join(dir, "pid"))
 		if err != nil {
 			return false, "", err
@@ -40,7 +39,7 @@ func TestNoProgramOutlivesItsTest(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = test.Wait() // killed
-	err = Await(t.Context(), "the program to go", 10*time.Second, func(context.Context) (bool, string, error) {
+	err = Await(t.Context(), "the program to go", soon, func(context.Context) (bool, string, error) {
 		return !alive(pid), "still there", nil
 	})
 	if err != nil {

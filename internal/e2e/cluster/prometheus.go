@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"stoker.dev/stoker/internal/e2e/programs"
 )
@@ -51,7 +50,7 @@ func (c *Cluster) StartPrometheus(t testing.TB, o PrometheusOptions) *Process {
 		"--rules.alert.resend-delay=1s",
 	}, nil)
 	ready := probe(httpURL(port)+"/-/ready", "")
-	c.Await(t, "Prometheus to be ready", time.Minute, func(ctx context.Context) (bool, string, error) {
+	c.Await(t, "Prometheus to be ready", readyWithin, func(ctx context.Context) (bool, string, error) {
 		if !p.Running() {
 			t.Fatalf("Prometheus ended with %d: %s", p.ExitCode(), tail(p.LogPath, 15))
 		}

@@ -13,7 +13,7 @@ import (
 )
 
 // stopGrace is what a program gets at the end of a test between SIGTERM and SIGKILL.
-const stopGrace = 10 * time.Second
+const stopGrace = 30 * time.Second
 
 // serviceBinary builds cmd/stoker once per test process, collectorBinary the collector.
 var (
@@ -31,7 +31,7 @@ var (
 // [Cluster.ServiceAccountKubeconfig], a port to choose, see [FreePort].
 //
 // The test may kill it and start another with the same arguments. At the end of
-// the test it gets SIGTERM and, after 10 s, SIGKILL.
+// the test it gets SIGTERM and, after 30 s, SIGKILL.
 func (c *Cluster) StartStoker(t testing.TB, args, env []string) *Process {
 	t.Helper()
 	path, err := serviceBinary()

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -119,5 +118,4 @@ func annotate(t *testing.T, f *scene.Fixture, annotations map[string]string) {
 	if _, err := f.Client.BatchV1().Jobs(f.Train).Patch(t.Context(), scene.JobName, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(500 * time.Millisecond) // the service's cache hears of it
 }

@@ -23,7 +23,9 @@ func TestSilences(t *testing.T) {
 	s.Start(t)
 	s.AwaitLeader(t)
 	id := f.SilenceAlerts(t, time.Hour, cluster.Matcher{Name: "node", Value: ill + "|nowhere", IsRegex: true, IsEqual: true})
-	time.Sleep(1500 * time.Millisecond) // it is asked every second
+	const asked = `stoker_rules_alertmanager_requests_total{result="ok"}`
+	before := s.Metric(t, asked) // the next round may have begun before the silence
+	s.AwaitMetric(t, asked, scene.Soon, func(v float64) bool { return v >= before+2 })
 
 	s.Tell(t, scene.WebhookBody(t, f.GPULost(t, ill, time.Now())))
 	in := f.AwaitIncident(t, ill, "to wait", scene.Soon, func(in scene.Incident) bool { return len(in.Waiting) > 0 })

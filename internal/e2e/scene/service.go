@@ -182,7 +182,7 @@ func (s *Service) askBy(ctx context.Context, method, path, token string, body []
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	req.Close = true // no connection outlives the test
-	client := &http.Client{Timeout: 20 * time.Second}
+	client := &http.Client{Timeout: time.Minute}
 	resp, err := client.Do(req)
 	if err != nil {
 		return 0, "", "", err
