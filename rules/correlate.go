@@ -29,12 +29,13 @@ type Note struct {
 // what makes the second telling of an event the same event.
 func Correlate(now time.Time, f fleet.Snapshot, incidents []remedy.Incident, ev []remedy.Evidence, cfg Playbooks) ([]remedy.Incident, []Note) {
 	c := correlation{
-		now: now, fleet: f, cfg: cfg, all: slices.Clone(incidents), about: map[string][]int{},
+		now: now, fleet: f, cfg: cfg, all: slices.Clone(incidents), about: map[string][]int{}, named: map[string]bool{},
 		firing: map[string][]remedy.Subject{}, touched: map[string]bool{},
 	}
 	for i, in := range c.all {
 		key := aboutKey(in.Class, in.Subject)
 		c.about[key] = append(c.about[key], i)
+		c.named[in.Name] = true
 	}
 	ready := make([]remedy.Evidence, len(ev))
 	for i, e := range ev {
@@ -58,6 +59,7 @@ type correlation struct {
 	cfg    Playbooks
 	all    []remedy.Incident
 	about  map[string][]int            // aboutKey → places in all
+	named  map[string]bool             // names that are taken
 	firing map[string][]remedy.Subject // aboutKey → whose state lasts, as this call was told
 
 	touched map[string]bool
@@ -275,7 +277,7 @@ func reserved(in remedy.Incident, role remedy.Role) *remedy.StepRecord {
 
 func (c *correlation) open(e remedy.Evidence, occurrence int) {
 	in := remedy.Incident{
-		Name:       remedy.IncidentName(e.Class, e.Subject, occurrence),
+		Name:       c.free(remedy.IncidentName(e.Class, e.Subject, occurrence)),
 		Occurrence: occurrence,
 		Subject:    e.Subject,
 		Class:      e.Class,
@@ -299,6 +301,16 @@ func (c *correlation) open(e remedy.Evidence, occurrence int) {
 	key := aboutKey(in.Class, in.Subject)
 	c.about[key] = append(c.about[key], i)
 	c.touch(i)
+}
+
+// free takes the name, or where another fault's sum came to the same one, the next to it.
+// Incidents are found by what they are about, so a name only has to be nobody else's.
+func (c *correlation) free(name string) string {
+	for c.named[name] {
+		name += "b"
+	}
+	c.named[name] = true
+	return name
 }
 
 // canonical gives a GPU the names that telemetry knows it by, so that an incident is
