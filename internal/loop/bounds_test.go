@@ -134,7 +134,7 @@ func TestNoMoreIncidentsAreOpenedThanCanBeCaredFor(t *testing.T) {
 	w.site.gate = func(remedy.Order) []remedy.GateResult { return []remedy.GateResult{{Gate: "mode", Reason: "dry-run"}} }
 	w.ingest(lost(0, 0))
 	more := lost(0, 0)
-	more.At = more.At.Add(time.Second * 10)
+	more.At, more.Summary = more.At.Add(time.Second*10), "XID 119 on GPU 0"
 	err := w.loop.Ingest(t.Context(), w.now, []remedy.Evidence{lost(1, 1), lost(2, 2), lost(3, 3), more})
 	if !errors.Is(err, ErrPressure) || !strings.Contains(err.Error(), "too many open incidents: 2, and 2 is the limit") {
 		t.Errorf("error %v, want that of too many with numbers", err)

@@ -19,11 +19,13 @@ const notedFor = time.Hour
 const maxNoted = 10_000
 
 // Ingest takes evidence in. When it returns nil, all that the evidence changes is
-// durable. With an error the sender must send all of it again; what was stored by
+// durable, but for repetitions by which nothing is decided; those soon are. With an error the sender must send all of it again; what was stored by
 // then is not stored twice. What can be stored is, also when other incidents cannot.
 func (l *Loop) Ingest(ctx context.Context, now time.Time, ev []remedy.Evidence) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	if err := l.begin(ctx); err != nil {
+		return err
+	}
+	defer l.end()
 	if err := l.load(ctx); err != nil {
 		return err
 	}
@@ -66,6 +68,10 @@ func (l *Loop) ingest(ctx context.Context, now time.Time, f fleet.Snapshot, ev [
 			continue
 		}
 		was := l.incidents[in.Name]
+		if !created && rules.Repeats(was, in) {
+			l.hear(now, was, in)
+			continue
+		}
 		stored, err := l.save(ctx, in)
 		if err != nil {
 			l.loaded = false // somebody else may have written it: read again
@@ -76,6 +82,7 @@ func (l *Loop) ingest(ctx context.Context, now time.Time, f fleet.Snapshot, ev [
 			continue
 		}
 		l.incidents[stored.Name] = stored
+		l.written(now, stored)
 		entry := Entry{Kind: EntryOpened, Incident: stored.Name, Subject: stored.Subject.String()}
 		if created {
 			open++

@@ -92,7 +92,7 @@ type Loop struct {
 	opts      Options
 	metrics   *metrics
 
-	mu        sync.Mutex // held through a tick and an ingest: there is one writer
+	turn      chan struct{} // full through a tick and an ingest: there is one writer
 	cfg       Config
 	loaded    bool
 	unread    error          // about incidents that the store has and that cannot be read
@@ -100,6 +100,7 @@ type Loop struct {
 	incidents map[string]remedy.Incident
 	memory    scheduler.Memory
 	planned   map[fleet.JobRef]planned // the planner's orders that have not ended
+	heard     map[string]heard         // by incident: what it has learned and the store has not
 	noted     map[string]time.Time     // evidence noted lately, so that it is told once
 	troubled  Entry                    // the last trouble that was told
 	orphaned  map[string]time.Time     // nodes with a mark of ours that no open incident wants, since when
@@ -132,28 +133,41 @@ func New(log *slog.Logger, reg registerer, store Store, world World, witnesses [
 	}
 	return &Loop{
 		log: log, store: store, world: world, witnesses: witnesses, actuator: act, opts: opts, cfg: cfg,
-		incidents: map[string]remedy.Incident{}, noted: map[string]time.Time{}, metrics: newMetrics(reg),
+		turn: make(chan struct{}, 1), incidents: map[string]remedy.Incident{}, noted: map[string]time.Time{}, heard: map[string]heard{}, metrics: newMetrics(reg),
 		journal: journal{most: opts.JournalLines, tell: opts.Tell}, wake: make(chan struct{}, 1),
 	}
 }
 
+// begin waits for its turn, for as long as ctx lasts.
+func (l *Loop) begin(ctx context.Context) error {
+	select {
+	case l.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the tick that is under way: %w", context.Cause(ctx))
+	}
+}
+
+// end lets others have their turn.
+func (l *Loop) end() { <-l.turn }
+
 // Configure puts another configuration in force from the next tick on. Incidents that
 // are open keep the ladder that they were opened with.
 func (l *Loop) Configure(cfg Config) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.turn <- struct{}{}
+	defer l.end()
 	l.cfg = cfg
 }
 
 // Forget drops everything that was read, so that the next tick or ingest reads the
 // store anew: a new leader must not trust what it remembers.
 func (l *Loop) Forget() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.turn <- struct{}{}
+	defer l.end()
 	l.loaded = false
 	l.fleet = fleet.Snapshot{}
 	l.incidents = map[string]remedy.Incident{}
-	l.noted = map[string]time.Time{}
+	l.noted, l.heard = map[string]time.Time{}, map[string]heard{}
 	l.memory, l.planned = scheduler.Memory{}, nil
 }
 
@@ -200,7 +214,9 @@ func (l *Loop) load(ctx context.Context) error {
 	l.incidents = make(map[string]remedy.Incident, len(list))
 	for _, in := range list {
 		if have, ok := old[in.Name]; ok && have.Version == in.Version {
-			in = have // it also has what was answered since, which is not stored
+			in = have // it also has what was answered and heard since, which is not stored
+		} else {
+			delete(l.heard, in.Name)
 		}
 		l.incidents[in.Name] = in
 	}

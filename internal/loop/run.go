@@ -30,8 +30,10 @@ func (l *Loop) Run(ctx context.Context, every time.Duration, now func() time.Tim
 // Look brings what Incidents and Fleet return up to date without acting on it: a replica
 // that does not lead can answer too. What was looked at is not kept: a leader reads anew.
 func (l *Loop) Look(ctx context.Context, now time.Time) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	if err := l.begin(ctx); err != nil {
+		return err
+	}
+	defer l.end()
 	l.loaded = false
 	if err := l.load(ctx); err != nil {
 		return err

@@ -19,8 +19,10 @@ import (
 // Tick goes once around the loop at now. An error says what could not be done; the
 // next tick tries again, and nothing is lost by it.
 func (l *Loop) Tick(ctx context.Context, now time.Time) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	if err := l.begin(ctx); err != nil {
+		return err
+	}
+	defer l.end()
 	if err := l.load(ctx); err != nil {
 		return l.trouble(now, err)
 	}
@@ -79,7 +81,9 @@ func short(s string) string {
 type task struct {
 	was, next remedy.Incident
 	start     []int // places in the orders of the newest step
-	reread    bool  // somebody else has written the incident
+	write     bool  // next says something that must be durable, or has waited for long enough
+	stored    bool
+	reread    bool // somebody else has written the incident
 	err       error
 }
 
@@ -92,8 +96,8 @@ func (l *Loop) work(ctx context.Context, now time.Time, f fleet.Snapshot) error 
 	for i, was := range open {
 		next, start := l.decide(now, f, open, was)
 		open[i] = next
-		if len(start) > 0 || material(was, next) {
-			tasks = append(tasks, task{was: was, next: next, start: start})
+		if write := material(was, next) || l.due(now, was.Name); write || len(start) > 0 {
+			tasks = append(tasks, task{was: was, next: next, start: start, write: write})
 			continue
 		}
 		l.incidents[next.Name] = next
@@ -111,6 +115,9 @@ func (l *Loop) work(ctx context.Context, now time.Time, f fleet.Snapshot) error 
 		}
 		l.incidents[t.next.Name] = t.next
 		l.loaded = l.loaded && !t.reread
+		if t.stored {
+			l.written(now, t.next)
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -225,7 +232,7 @@ func backoff(n int) time.Duration {
 
 // carry stores the incident and, when that is done, starts what is to be started.
 func (l *Loop) carry(ctx context.Context, now time.Time, t *task) {
-	if material(t.was, t.next) {
+	if t.write {
 		stored, err := l.save(ctx, t.next)
 		if err != nil {
 			// Not stored, so not done. What we had is still the truth, unless
@@ -237,7 +244,7 @@ func (l *Loop) carry(ctx context.Context, now time.Time, t *task) {
 			t.err = err
 			return
 		}
-		t.next = stored
+		t.next, t.stored = stored, true
 		l.tellChange(now, t.was, t.next)
 	}
 	cur := t.next.Current()
