@@ -4,22 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"stoker.dev/stoker/internal/fleet"
 	"stoker.dev/stoker/internal/remedy"
-	"stoker.dev/stoker/internal/store"
-	"stoker.dev/stoker/rules"
 )
 
 // told is a witness that tells the same at all times, until it is told otherwise.
@@ -550,44 +545,4 @@ func TestConfigurationIsInForceFromTheNextTick(t *testing.T) {
 	if got[len(got)-1] != "  resolved: told; no playbook has steps for it" || w.site.effects["reboot "+nodeName(0)] != 1 {
 		t.Errorf("%s\nwant the first healed by the ladder that it was opened with, and the second told", strings.Join(got, "\n"))
 	}
-}
-
-func TestRunTicksOnTimeAndWhenEvidenceComes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSite(1)
-		var ticks []time.Duration
-		began := time.Now()
-		watch := &watcher{site: s, seen: func() { ticks = append(ticks, time.Since(began)) }}
-		l := New(slog.New(slog.DiscardHandler), prometheus.NewRegistry(), &store.Memory{}, watch, nil, s, Config{Playbooks: rules.Playbooks{MaxAge: time.Hour}}, Options{})
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- l.Run(ctx, 10*time.Second, time.Now) }()
-		time.Sleep(23 * time.Second)
-		e := lost(0, 3)
-		e.At = time.Now()
-		if err := l.Ingest(ctx, time.Now(), []remedy.Evidence{e}); err != nil {
-			t.Fatal(err)
-		}
-		synctest.Wait()
-		time.Sleep(10 * time.Second)
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run ended with %v, want nil", err)
-		}
-		want := []time.Duration{0, 10 * time.Second, 20 * time.Second, 23 * time.Second, 30 * time.Second}
-		if d := cmp.Diff(want, ticks); d != "" {
-			t.Errorf("it ticked at other times (-want +got):\n%s", d)
-		}
-	})
-}
-
-// A watcher is a world that says when it is looked at.
-type watcher struct {
-	*site
-	seen func()
-}
-
-func (w *watcher) Snapshot(ctx context.Context, now time.Time) (fleet.Snapshot, error) {
-	w.seen()
-	return w.site.Snapshot(ctx, now)
 }

@@ -37,8 +37,12 @@ func (l *Loop) Ingest(ctx context.Context, now time.Time, ev []remedy.Evidence) 
 		}
 		l.fleet = f
 	}
+	l.news = false
 	err := l.ingest(ctx, now, l.fleet, ev)
 	l.publish(nil)
+	if !l.news {
+		return err
+	}
 	select {
 	case l.wake <- struct{}{}:
 	default: // it is awake already
@@ -81,7 +85,7 @@ func (l *Loop) ingest(ctx context.Context, now time.Time, f fleet.Snapshot, ev [
 			}
 			continue
 		}
-		l.incidents[stored.Name] = stored
+		l.incidents[stored.Name], l.news = stored, true
 		l.written(now, stored)
 		entry := Entry{Kind: EntryOpened, Incident: stored.Name, Subject: stored.Subject.String()}
 		if created {

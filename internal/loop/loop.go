@@ -100,6 +100,7 @@ type Loop struct {
 	incidents map[string]remedy.Incident
 	memory    scheduler.Memory
 	planned   map[fleet.JobRef]planned // the planner's orders that have not ended
+	news      bool                     // evidence has changed an incident
 	heard     map[string]heard         // by incident: what it has learned and the store has not
 	noted     map[string]time.Time     // evidence noted lately, so that it is told once
 	troubled  Entry                    // the last trouble that was told

@@ -6,22 +6,37 @@ import (
 	"time"
 )
 
-// Run ticks every so often, and at once when evidence has changed an incident, until
-// ctx ends. It returns nil then: errors of single ticks are in the journal, and the
-// next tick tries again. Only one Run may go on at a time.
+// soon is how long after a tick that has moved something the next one comes: most of
+// what is started is seen in the cluster by then.
+const soon = 100 * time.Millisecond
+
+// Run ticks every so often, at once when evidence has changed an incident, and soon after
+// a tick that has moved one up its ladder, until ctx ends. While nothing moves the pause
+// doubles up to the usual one, so a ladder costs a few ticks more for each of its steps,
+// whatever it waits for. Run returns nil in the end: errors of single ticks are in the
+// journal, and the next tick tries again. Only one Run may go on at a time.
 func (l *Loop) Run(ctx context.Context, every time.Duration, now func() time.Time) error {
-	ticker := time.NewTicker(every)
-	defer ticker.Stop()
+	least := min(soon, every)
+	pause := every
+	timer := time.NewTimer(every)
+	defer timer.Stop()
 	for {
 		if ctx.Err() != nil {
 			return nil // being told to end is not an error
 		}
-		if err := l.Tick(ctx, now()); err != nil && ctx.Err() == nil {
+		began := time.Now()
+		moved, err := l.tick(ctx, now())
+		if err != nil && ctx.Err() == nil {
 			l.log.Warn("tick incomplete", "err", err)
 		}
+		pause = min(2*pause, every)
+		if moved {
+			pause = least
+		}
+		timer.Reset(max(least, pause-time.Since(began)))
 		select {
 		case <-ctx.Done():
-		case <-ticker.C:
+		case <-timer.C:
 		case <-l.wake:
 		}
 	}

@@ -19,16 +19,23 @@ import (
 // Tick goes once around the loop at now. An error says what could not be done; the
 // next tick tries again, and nothing is lost by it.
 func (l *Loop) Tick(ctx context.Context, now time.Time) error {
+	_, err := l.tick(ctx, now)
+	return err
+}
+
+// tick is Tick, and reports whether anything was moved: an order started, a step or a
+// phase ended.
+func (l *Loop) tick(ctx context.Context, now time.Time) (moved bool, err error) {
 	if err := l.begin(ctx); err != nil {
-		return err
+		return false, err
 	}
 	defer l.end()
 	if err := l.load(ctx); err != nil {
-		return l.trouble(now, err)
+		return false, l.trouble(now, err)
 	}
 	f, err := l.world.Snapshot(ctx, now)
 	if err != nil {
-		return l.trouble(now, fmt.Errorf("observe the fleet: %w", err))
+		return false, l.trouble(now, fmt.Errorf("observe the fleet: %w", err))
 	}
 	l.fleet = f
 	errs := []error{l.ingest(ctx, now, f, l.leftover(now))}
@@ -44,14 +51,15 @@ func (l *Loop) Tick(ctx context.Context, now time.Time) error {
 	// Where the store and we disagree it is read again: nothing is decided on half a
 	// truth, and one incident that cannot be written does not stop the others.
 	if err := l.load(ctx); err != nil {
-		return l.trouble(now, errors.Join(append(errs, err)...))
+		return false, l.trouble(now, errors.Join(append(errs, err)...))
 	}
-	errs = append(errs, l.unread, l.work(ctx, now, f))
+	moved, err = l.work(ctx, now, f)
+	errs = append(errs, l.unread, err)
 	errs = append(errs, l.plan(ctx, now, f), l.sweep(ctx, now))
 	l.orphans(now, f)
 	l.publish(&f)
 	l.metrics.observe(now, l.incidents)
-	return l.trouble(now, errors.Join(errs...))
+	return moved, l.trouble(now, errors.Join(errs...))
 }
 
 // trouble tells of an error, once for as long as it stays the same.
@@ -83,13 +91,14 @@ type task struct {
 	start     []int // places in the orders of the newest step
 	write     bool  // next says something that must be durable, or has waited for long enough
 	stored    bool
+	moved     bool // see tick
 	reread    bool // somebody else has written the incident
 	err       error
 }
 
 // work advances every open incident. Deciding is one after the other, so that each
 // gate sees what the one before has taken; storing and starting go side by side.
-func (l *Loop) work(ctx context.Context, now time.Time, f fleet.Snapshot) error {
+func (l *Loop) work(ctx context.Context, now time.Time, f fleet.Snapshot) (moved bool, err error) {
 	all := l.list()
 	open := slices.DeleteFunc(all, func(in remedy.Incident) bool { return in.Phase.Closed() })
 	tasks := make([]task, 0, len(open))
@@ -118,8 +127,9 @@ func (l *Loop) work(ctx context.Context, now time.Time, f fleet.Snapshot) error 
 		if t.stored {
 			l.written(now, t.next)
 		}
+		moved = moved || t.moved
 	}
-	return errors.Join(errs...)
+	return moved, errors.Join(errs...)
 }
 
 // decide says what becomes of an incident, and which orders of its current step are
@@ -245,6 +255,7 @@ func (l *Loop) carry(ctx context.Context, now time.Time, t *task) {
 			return
 		}
 		t.next, t.stored = stored, true
+		t.moved = stored.Phase != t.was.Phase || stored.Rung != t.was.Rung || len(stored.Steps) != len(t.was.Steps)
 		l.tellChange(now, t.was, t.next)
 	}
 	cur := t.next.Current()
@@ -262,6 +273,7 @@ func (l *Loop) carry(ctx context.Context, now time.Time, t *task) {
 		receipt, err := l.actuator.Start(ctx, order)
 		if err == nil {
 			receipt.At, receipt.Note = now, short(receipt.Note)
+			t.moved = t.moved || !o.Look
 			o.Receipt, o.Look = &receipt, false
 			l.log.LogAttrs(ctx, level, "order started", slog.Any("order", o.Order), slog.Bool("found", receipt.Found), slog.String("note", receipt.Note))
 			continue
