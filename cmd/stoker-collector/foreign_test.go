@@ -54,7 +54,7 @@ var exporterFlags = []struct {
 	{"hpc-job-mapping-dir", "", "DCGM_HPC_JOB_MAPPING_DIR", "/run/jobs", nil, nil, "no series has the label hpc_job"},
 	{"nvidia-resource-names", "", "NVIDIA_RESOURCE_NAMES", "a/gpu,b/gpu", func(s settings) any { return strings.Join(s.dropin.pods.Resources, " ") }, "a/gpu b/gpu", ""},
 	{"kubernetes-virtual-gpus", "", "KUBERNETES_VIRTUAL_GPUS", "true", func(s settings) any { return s.dropin.pods.Replicas }, true, ""},
-	{"kubernetes-enable-dra", "", "KUBERNETES_ENABLE_DRA", "true", nil, nil, ""},
+	{"kubernetes-enable-dra", "", "KUBERNETES_ENABLE_DRA", "true", func(s settings) any { return s.dropin.pods.Published }, true, ""},
 	{"dump-enabled", "", "DCGM_EXPORTER_DUMP_ENABLED", "true", nil, nil, "nothing is dumped; --log-level debug says more"},
 	{"dump-directory", "", "DCGM_EXPORTER_DUMP_DIRECTORY", "/tmp", nil, nil, ""},
 	{"dump-retention", "", "DCGM_EXPORTER_DUMP_RETENTION", "24h", nil, nil, ""},

@@ -26,14 +26,13 @@ func (d *dropin) podFlags(f *pflag.FlagSet) {
 		"show the labels of pods, which the cluster is asked for (env DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS)")
 	f.StringSliceVar(&d.allow, "kubernetes-pod-label-allowlist-regex", split(os.Getenv("DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX")),
 		"which labels of pods, by expressions that one of must be found in the key; all if empty (env DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX)")
-	f.StringVar(&d.pods.About.ServiceAccount, "service-account", kubeget.ServiceAccount,
+	f.StringVar(&d.pods.ServiceAccount, "service-account", kubeget.ServiceAccount,
 		"folder of the token and the certificate with which the cluster is asked")
-	// What is always so here, whatever they say.
+	f.BoolVar(&d.pods.Published, "kubernetes-enable-dra", d.yes("KUBERNETES_ENABLE_DRA"),
+		"ask the cluster which GPUs the devices of DRA are, where their names do not say so (env KUBERNETES_ENABLE_DRA)")
+	// What is always so here, whatever it says.
 	f.String("kubernetes-gpu-id-type", "", "every form of id is understood")
-	f.Bool("kubernetes-enable-dra", false, "devices of DRA are always shown")
-	for _, name := range []string{"kubernetes-gpu-id-type", "kubernetes-enable-dra"} {
-		f.Lookup(name).Hidden = true
-	}
+	f.Lookup("kubernetes-gpu-id-type").Hidden = true
 }
 
 // applyPods makes settings of them, and returns what is wrong. The node is the one that was
@@ -41,13 +40,14 @@ func (d *dropin) podFlags(f *pflag.FlagSet) {
 func (d *dropin) applyPods(node string) []error {
 	var errs []error
 	a := &d.pods.About
-	a.Node = node
-	flag := "kubernetes-enable-pod-labels"
-	if !a.Labels {
-		flag = "kubernetes-enable-pod-uid"
-	}
-	if d.kubernetes && (a.Labels || a.UID) && node == "" {
-		errs = append(errs, fmt.Errorf("--%s: the cluster is asked about one node's pods, and which node this is must be said by --node or NODE_NAME", flag))
+	d.pods.Node = node
+	for _, asks := range []struct {
+		flag string
+		on   bool
+	}{{"kubernetes-enable-pod-labels", a.Labels}, {"kubernetes-enable-pod-uid", a.UID}, {"kubernetes-enable-dra", d.pods.Published}} {
+		if d.kubernetes && asks.on && node == "" {
+			errs = append(errs, fmt.Errorf("--%s: the cluster is asked about one node, and which one this is must be said by --node or NODE_NAME", asks.flag))
+		}
 	}
 	a.Allow = nil
 	for _, text := range d.allow {

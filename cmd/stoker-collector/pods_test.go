@@ -113,7 +113,7 @@ func TestPodFlagsThatAreWrong(t *testing.T) {
 	err := run(t.Context(), []string{"--source", "nvml", "-k", "--kubernetes-enable-pod-labels", "--kubernetes-pod-label-allowlist-regex", "(,ok"}, nil, nil)
 	for _, want := range []string{
 		`KUBERNETES_VIRTUAL_GPUS: "perhaps" is neither true nor false`,
-		"--kubernetes-enable-pod-labels: the cluster is asked about one node's pods, and which node this is must be said by --node or NODE_NAME",
+		"--kubernetes-enable-pod-labels: the cluster is asked about one node, and which one this is must be said by --node or NODE_NAME",
 		"--kubernetes-pod-label-allowlist-regex: error parsing regexp",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -180,7 +180,7 @@ func (s *settings) configMap(log *slog.Logger) (*dcgm.ConfigMap, error) {
 	if s.dropin.configMap == "" || !slices.Contains(s.sources, "dcgm") {
 		return nil, nil
 	}
-	m, err := dcgm.NewConfigMap(log, s.dropin.configMap, s.dropin.pods.About.ServiceAccount)
+	m, err := dcgm.NewConfigMap(log, s.dropin.configMap, s.dropin.pods.ServiceAccount)
 	s.dcgm.ConfigMap = m
 	return m, err
 }

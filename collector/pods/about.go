@@ -4,11 +4,8 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
-	"net/http"
 	"net/url"
 	"regexp"
 	"slices"
@@ -16,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"stoker.dev/stoker/collector/kubeget"
 	"stoker.dev/stoker/collector/series"
 	"stoker.dev/stoker/internal/fleet"
 )
@@ -28,34 +24,13 @@ type About struct {
 	Labels bool
 	// Allow are the labels that are shown, by key, as one of them finds it; all when empty.
 	Allow []*regexp.Regexp
-	// Node is the name of the node as the cluster has it. It must be set: without it, the
-	// question would be about all pods of the cluster.
-	Node string
-	// ServiceAccount is its folder; the usual one when empty.
-	ServiceAccount string
 }
 
 func (a About) wanted() bool { return a.UID || a.Labels }
 
-// Bounds and times of what is asked of the cluster. There may be ten thousand nodes.
 const (
 	maxPodLabels = 32
-	maxList      = 16 << 20 // bytes of one part of the list
-	maxParts     = 20
-	askIn        = 10 * time.Second
-	listEvery    = 2 * time.Minute  // while all pods are known
-	absentFor    = time.Minute      // that the cluster does not know a pod is believed
-	waitAfter    = 30 * time.Second // a failure
-	aboutFor     = time.Hour        // that what was said last is shown while nobody answers
-)
-
-// Why pods have no uid and no labels.
-const (
-	noCluster       = "no-service-account"
-	clusterForbids  = "forbidden"
-	clusterRefuses  = "cluster-refuses"
-	clusterSilent   = "cluster-does-not-answer"
-	clusterNonsense = "odd-answer"
+	listEvery    = 2 * time.Minute // while all pods are known
 )
 
 // Why a label is not shown.
@@ -80,20 +55,16 @@ type known struct {
 // about asks the cluster and remembers what it said of the pods that matter. It belongs to
 // one goroutine.
 type about struct {
-	log    *slog.Logger
-	o      About
-	client *kubeget.Client // nil until there is a cluster
-	pods   map[pod]known
-	last   outcome
-	next   time.Time // not to be asked before
+	log     *slog.Logger
+	o       About
+	cluster *cluster
+	pods    map[pod]known
+	last    outcome
+	next    time.Time // not to be asked before
 }
 
-func newAbout(log *slog.Logger, o About) *about { return &about{log: log, o: o, pods: map[pod]known{}} }
-
-func (a *about) close() {
-	if a.client != nil {
-		a.client.Close()
-	}
+func newAbout(log *slog.Logger, o About, c *cluster) *about {
+	return &about{log: log, o: o, cluster: c, pods: map[pod]known{}}
 }
 
 // of returns what is known of pods. What nobody has confirmed for an hour is not.
@@ -107,6 +78,9 @@ func (a *about) of(now time.Time) map[pod]known {
 // refresh asks the cluster if there is a reason to. A pod that has gone is forgotten: one
 // of the same name is another one.
 func (a *about) refresh(ctx context.Context, pods []pod, now time.Time) {
+	if a == nil {
+		return
+	}
 	wanted := map[pod]bool{}
 	for _, p := range pods {
 		wanted[p] = true
@@ -115,10 +89,9 @@ func (a *about) refresh(ctx context.Context, pods []pod, now time.Time) {
 	if !a.due(wanted, now) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, askIn)
-	defer cancel()
-	got, reason, err := a.list(ctx, wanted)
+	got, err := a.list(ctx, wanted)
 	if err != nil {
+		reason := whyNot(err)
 		if a.last.failure == nil || a.last.reason != reason {
 			a.log.Warn("uids and labels of pods are not known", "reason", reason, "err", err)
 		}
@@ -153,26 +126,11 @@ func (a *about) due(wanted map[pod]bool, now time.Time) bool {
 	return false
 }
 
-// list reads the metadata of the node's pods, part by part, and keeps what is wanted. The
-// server answers from its memory, so that this costs its store nothing.
-func (a *about) list(ctx context.Context, wanted map[pod]bool) (map[pod]known, string, error) {
-	if a.o.Node == "" {
-		return nil, clusterNonsense, errors.New("the node's name is not known")
-	}
-	if a.client == nil {
-		c, err := kubeget.InCluster(a.o.ServiceAccount)
-		if err != nil {
-			return nil, noCluster, err
-		}
-		a.client = c
-	}
+// list reads the metadata of the node's pods, and keeps what is wanted.
+func (a *about) list(ctx context.Context, wanted map[pod]bool) (map[pod]known, error) {
 	got := map[pod]known{}
-	query := url.Values{"fieldSelector": {"spec.nodeName=" + a.o.Node}, "limit": {"500"}, "resourceVersion": {"0"}}
-	for range maxParts {
-		body, err := a.client.Get(ctx, "/api/v1/pods", query, partialObjects, maxList)
-		if err != nil {
-			return nil, whyNot(err), err
-		}
+	query := url.Values{"fieldSelector": {"spec.nodeName=" + a.cluster.node}}
+	err := a.cluster.list(ctx, "/api/v1/pods", query, partialObjects, func(body []byte) (string, error) {
 		var part struct {
 			Metadata struct {
 				Continue string `json:"continue"`
@@ -187,7 +145,7 @@ func (a *about) list(ctx context.Context, wanted map[pod]bool) (map[pod]known, s
 			} `json:"items"`
 		}
 		if err := json.Unmarshal(body, &part); err != nil {
-			return nil, clusterNonsense, fmt.Errorf("list of pods: %w", err)
+			return "", err
 		}
 		for _, item := range part.Items {
 			m := item.Metadata
@@ -204,25 +162,9 @@ func (a *about) list(ctx context.Context, wanted map[pod]bool) (map[pod]known, s
 			}
 			got[p] = k
 		}
-		if part.Metadata.Continue == "" {
-			return got, "", nil
-		}
-		query = url.Values{"fieldSelector": query["fieldSelector"], "limit": {"500"}, "continue": {part.Metadata.Continue}}
-	}
-	return nil, clusterNonsense, fmt.Errorf("list of pods: over %d parts", maxParts)
-}
-
-func whyNot(err error) string {
-	s, ok := errors.AsType[*kubeget.StatusError](err)
-	switch {
-	case ok && (s.Code == http.StatusForbidden || s.Code == http.StatusUnauthorized):
-		return clusterForbids
-	case ok:
-		return clusterRefuses
-	case errors.Is(err, kubeget.ErrTooLong):
-		return clusterNonsense
-	}
-	return clusterSilent
+		return part.Metadata.Continue, nil
+	})
+	return got, err
 }
 
 // podLabels makes labels of a page of a pod's own: those that are allowed, under names that
@@ -297,7 +239,7 @@ func (a *about) write(w *series.Writer, rows []row, now time.Time) {
 			left[why] += n
 		}
 	}
-	writeOutcome(w, "stoker_pods_metadata", "the cluster", a.last, []string{clusterSilent, clusterRefuses, clusterForbids, noCluster, clusterNonsense})
+	writeOutcome(w, "stoker_pods_metadata", "the cluster", a.last, clusterReasons)
 	w.Family("stoker_pods_metadata_missing", "Pods with GPUs of which the cluster has told neither uid nor labels.")
 	w.Begin()
 	w.Value(strconv.Itoa(without))

@@ -20,20 +20,21 @@ import (
 	"stoker.dev/stoker/internal/fleet"
 )
 
-// A cluster is a fake API server, with the folder of a service account for it.
-type cluster struct {
+// An apiServer is a fake one, with the folder of a service account for it.
+type apiServer struct {
 	folder string
 
 	mu     sync.Mutex
 	pods   []map[string]any // metadata
 	status int              // of every answer, if not 0
 	body   string           // of every answer, if not empty
+	only   string           // path that there is, if not empty
 	asked  []string
 }
 
-func newCluster(t *testing.T, pods ...map[string]any) *cluster {
+func newCluster(t *testing.T, pods ...map[string]any) *apiServer {
 	t.Helper()
-	c := &cluster{folder: t.TempDir(), pods: pods}
+	c := &apiServer{folder: t.TempDir(), pods: pods}
 	s := httptest.NewTLSServer(c)
 	t.Cleanup(s.Close)
 	u, err := url.Parse(s.URL)
@@ -53,11 +54,15 @@ func newCluster(t *testing.T, pods ...map[string]any) *cluster {
 }
 
 // ServeHTTP answers in parts of two pods.
-func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (c *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	q := r.URL.Query()
 	c.asked = append(c.asked, r.Method+" "+r.URL.Path+" "+q.Get("fieldSelector")+" "+r.Header.Get("Accept"))
+	if c.only != "" && r.URL.Path != c.only {
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
 	if c.status != 0 {
 		w.WriteHeader(c.status)
 	}
@@ -79,13 +84,13 @@ func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"kind": "PartialObjectMetadataList", "metadata": meta, "items": items})
 }
 
-func (c *cluster) set(f func()) {
+func (c *apiServer) set(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f()
 }
 
-func (c *cluster) count() int {
+func (c *apiServer) count() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.asked)
@@ -115,17 +120,20 @@ func (d *drive) step(dt time.Duration, pods ...string) string {
 	return d.page()
 }
 
-func driven(t *testing.T, a About) *drive {
+func driven(t *testing.T, o Options) *drive {
 	t.Helper()
-	d := &drive{Lister: lister(t, Options{About: a}), t: t, at: time.Unix(1_800_000_000, 0)}
-	t.Cleanup(d.about.close)
+	d := &drive{Lister: lister(t, o), t: t, at: time.Unix(1_800_000_000, 0)}
+	t.Cleanup(d.asks.close)
 	return d
 }
 
 func TestUIDsAndLabels(t *testing.T) {
 	c := newCluster(t, object("x", "u0", nil), object("y", "u0", nil),
 		object("p", "u1", map[string]string{"app.kubernetes.io/name": "llama", "team": "a\"b", "other": "no", "pod-template-hash": "1"}))
-	d := driven(t, About{UID: true, Labels: true, Node: "n 1", ServiceAccount: c.folder, Allow: []*regexp.Regexp{regexp.MustCompile("^app"), regexp.MustCompile("^team$")}})
+	d := driven(t, Options{
+		About: About{UID: true, Labels: true, Allow: []*regexp.Regexp{regexp.MustCompile("^app"), regexp.MustCompile("^team$")}},
+		Node:  "n 1", ServiceAccount: c.folder,
+	})
 	got := d.step(0, "p")
 	wantIn(t, got,
 		info("0", "GPU-a0", `namespace="ns",pod="p",container="c",resource="nvidia.com/gpu",shared="false",pod_uid="u1",app_kubernetes_io_name="llama",team="a\"b"`),
@@ -154,7 +162,7 @@ func TestUIDsAndLabels(t *testing.T) {
 // for one that it does not know.
 func TestTheClusterIsAskedSeldom(t *testing.T) {
 	c := newCluster(t, object("p", "u1", nil))
-	d := driven(t, About{UID: true, Node: "n", ServiceAccount: c.folder})
+	d := driven(t, Options{About: About{UID: true}, Node: "n", ServiceAccount: c.folder})
 	wants := func(dt time.Duration, asked int, pods ...string) {
 		t.Helper()
 		if d.step(dt, pods...); c.count() != asked {
@@ -182,7 +190,7 @@ func TestTheClusterIsAskedSeldom(t *testing.T) {
 // TestTheClusterFails: GPUs and pods stay, what was known is kept, and it is said why.
 func TestTheClusterFails(t *testing.T) {
 	c := newCluster(t, object("p", "u1", nil))
-	d := driven(t, About{UID: true, Node: "n", ServiceAccount: c.folder})
+	d := driven(t, Options{About: About{UID: true}, Node: "n", ServiceAccount: c.folder})
 	wantIn(t, d.step(0, "p"), `pod_uid="u1"`)
 	for _, tc := range []struct {
 		status     int
@@ -203,9 +211,9 @@ func TestTheClusterFails(t *testing.T) {
 	c.set(func() { c.status, c.body = 0, "" })
 	wantIn(t, d.step(waitAfter, "p", "q"), `pod_uid="u1"`, `stoker_pods_metadata_up{reason=""} 1`)
 
-	d = driven(t, About{UID: true, Node: "n", ServiceAccount: t.TempDir()})
+	d = driven(t, Options{About: About{UID: true}, Node: "n", ServiceAccount: t.TempDir()})
 	wantIn(t, d.step(0, "p"), `pod="p"`, `stoker_pods_metadata_up{reason="no-service-account"} 0`)
-	d = driven(t, About{UID: true, ServiceAccount: c.folder})
+	d = driven(t, Options{About: About{UID: true}, ServiceAccount: c.folder})
 	before := c.count()
 	wantIn(t, d.step(0, "p"), `pod="p"`, `stoker_pods_metadata_up{reason="odd-answer"} 0`)
 	if c.count() != before {
@@ -253,7 +261,7 @@ func TestComplaint_13_LabelsOfPods(t *testing.T) {
 		t.Errorf("it is %v, want the first key's", got)
 	}
 	c := newCluster(t, object("p", "u", map[string]string{"a.b": "1", "a-b": "2"}))
-	wantIn(t, driven(t, About{Labels: true, Node: "n", ServiceAccount: c.folder}).step(0, "p"), "stoker_pods_labels_left_out{reason=\"same-name\"} 1\n")
+	wantIn(t, driven(t, Options{About: About{Labels: true}, Node: "n", ServiceAccount: c.folder}).step(0, "p"), "stoker_pods_labels_left_out{reason=\"same-name\"} 1\n")
 }
 
 func keys(m map[string]string) []string {

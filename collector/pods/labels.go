@@ -31,6 +31,8 @@ func labelsOf(rows []row, s Seen, about map[pod]known, replicas bool) labels {
 			{Name: "dra_claim_namespace", Value: r.claim.namespace},
 			{Name: "dra_device_name", Value: r.claim.device},
 			{Name: "dra_driver_name", Value: r.claim.driver},
+			{Name: "dra_mig_device_uuid", Value: r.claim.mig},
+			{Name: "dra_mig_profile", Value: r.claim.profile},
 			{Name: "dra_pool_name", Value: r.claim.pool},
 			{Name: "namespace", Value: r.pod.namespace},
 			{Name: "pod", Value: r.pod.name},

@@ -48,16 +48,26 @@ type Options struct {
 	Replicas bool
 	// About asks the cluster for what the kubelet does not say of pods.
 	About About
+	// Published asks the cluster what DRA drivers have published of their devices.
+	Published bool
+	// Node is the name of the node as the cluster has it. It must be set where the cluster is
+	// asked: without it, the question would be about all nodes.
+	Node string
+	// ServiceAccount is the folder of the account with which the cluster is asked; the usual one
+	// when empty.
+	ServiceAccount string
 }
 
 // A Lister asks the kubelet and remembers what it said. Run does all the work, on one
 // goroutine; everything else reads what that has finished.
 type Lister struct {
-	log   *slog.Logger
-	o     Options
-	seen  func() Seen
-	about *about // nil: nobody asks for it
-	now   func() time.Time
+	log       *slog.Logger
+	o         Options
+	seen      func() Seen
+	asks      *cluster
+	about     *about     // nil: nobody asks for it
+	published *published // the same
+	now       func() time.Time
 
 	missed string // what was logged last; Run's
 
@@ -97,8 +107,12 @@ const (
 func New(log *slog.Logger, o Options, seen func() Seen) *Lister {
 	o.Socket = cmp.Or(o.Socket, "/var/lib/kubelet/pod-resources/kubelet.sock")
 	l := &Lister{log: log.With("kubelet", o.Socket), o: o, seen: seen, now: time.Now}
+	l.asks = &cluster{node: o.Node, account: o.ServiceAccount}
 	if o.About.wanted() {
-		l.about = newAbout(log, o.About)
+		l.about = newAbout(log, o.About, l.asks)
+	}
+	if o.Published {
+		l.published = newPublished(log, l.asks)
 	}
 	l.finished.Store(&finished{})
 	return l
@@ -106,9 +120,7 @@ func New(log *slog.Logger, o Options, seen func() Seen) *Lister {
 
 // Run asks at once and then every ten seconds, until ctx ends.
 func (l *Lister) Run(ctx context.Context) {
-	if l.about != nil {
-		defer l.about.close()
-	}
+	defer l.asks.close()
 	// One connection, which comes back by itself when the kubelet does.
 	conn, err := grpc.NewClient("unix:"+l.o.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)))
@@ -126,9 +138,8 @@ func (l *Lister) Run(ctx context.Context) {
 		if l.now().Sub(asked) >= every {
 			asked = l.now()
 			l.ask(ctx, client)
-			if l.about != nil {
-				l.about.refresh(ctx, l.pods(), l.now())
-			}
+			l.about.refresh(ctx, l.pods(), l.now())
+			l.published.refresh(ctx, l.claimed(), l.now())
 		}
 		l.build()
 		select {
@@ -200,7 +211,7 @@ func (l *Lister) take(answer *podresources.ListPodResourcesResponse, now time.Ti
 			for _, r := range c.GetDynamicResources() {
 				for _, x := range r.GetClaimResources() {
 					h := hold{owner{pod: is, container: c.GetName(), resource: x.GetDriverName(), claim: claim{
-						r.GetClaimNamespace(), r.GetClaimName(), x.GetDriverName(), x.GetPoolName(), x.GetDeviceName(),
+						namespace: r.GetClaimNamespace(), name: r.GetClaimName(), driver: x.GetDriverName(), pool: x.GetPoolName(), device: x.GetDeviceName(),
 					}}, nil, cpus}
 					for _, d := range x.GetCdiDevices() {
 						h.ids = append(h.ids, d.GetName())
@@ -227,6 +238,19 @@ func (l *Lister) pods() []pod {
 	for _, h := range l.holds {
 		if d, ok := readAny(firstOf(h.ids)); (ok && d.unique() || l.isGPU(h.resource)) && !slices.Contains(out[max(0, len(out)-1):], h.pod) {
 			out = append(out, h.pod)
+		}
+	}
+	return out
+}
+
+// claimed returns the devices that GPU drivers of DRA have given to containers.
+func (l *Lister) claimed() []place {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []place
+	for _, h := range l.holds {
+		if p := h.claim.place(); p.driver != "" && l.isGPU(p.driver) {
+			out = append(out, p)
 		}
 	}
 	return out

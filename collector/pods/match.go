@@ -17,6 +17,8 @@ type Seen struct {
 	// Near returns the CPUs that are near a GPU, ascending, by its PCI address as in GPUs;
 	// nothing where that is not known.
 	Near func(pci string) []int
+
+	published map[place]publication
 }
 
 // Why it is not known which GPU a pod's device is.
@@ -51,7 +53,13 @@ type owner struct {
 type pod struct{ namespace, name string }
 
 // A claim is what DRA has given. It is empty for what a device plugin gave.
-type claim struct{ namespace, name, driver, pool, device string }
+type claim struct {
+	namespace, name, driver, pool, device string
+
+	profile, mig string // of a MIG device, where the driver has published it
+}
+
+func (c claim) place() place { return place{c.driver, c.pool, c.device} }
 
 // A hold is one device that a container has.
 type hold struct {
@@ -96,15 +104,19 @@ func newIndex(s Seen) index {
 	return x
 }
 
-// find returns the place of a device's GPU, its instance, or why they are not known. Of one
-// that is named by its place on a GPU, the GPU is.
+// find returns the place of a device's GPU, its instance, or why they are not known. Of a
+// MIG device that nobody has told of the GPU may be: it is -1 where it is not.
 func (x index) find(d device) (gpu int, instance, why string) {
 	if d.mig != "" {
 		m, ok := x.mig[d.mig]
-		if !ok {
-			return 0, "", whyMIG
+		switch {
+		case ok:
+			d.uuid, d.instance = m.GPU, m.Instance
+		case d.uuid == "":
+			return -1, "", whyMIG
+		default:
+			why = whyMIG
 		}
-		d.uuid, d.instance = m.GPU, m.Instance
 	}
 	gpu, ok := x.number[d.number]
 	if d.uuid != "" {
@@ -112,11 +124,11 @@ func (x index) find(d device) (gpu int, instance, why string) {
 	}
 	switch {
 	case !ok:
-		return 0, "", whyGPU
+		return -1, "", cmp.Or(why, whyGPU)
 	case d.placed:
 		return gpu, "", whyPlaced
 	}
-	return gpu, d.instance, ""
+	return gpu, d.instance, why
 }
 
 // match says which GPUs the containers have, each once, and of which devices that is not
@@ -126,12 +138,18 @@ func match(holds []hold, s Seen, isGPU func(resource string) bool, replicas bool
 	x := newIndex(s)
 	taken := map[row]bool{}
 	for _, h := range holds {
+		said, read := s.published[h.claim.place()]
 		var d device
-		read := false
+		if read {
+			d, read = said.device()
+			h.claim.profile = said.profile
+			h.claim.mig = d.mig
+		}
 		for _, id := range h.ids {
-			if d, read = readAny(id); read {
+			if read {
 				break
 			}
+			d, read = readAny(id)
 		}
 		listed := isGPU(cmp.Or(h.claim.driver, h.resource))
 		switch {
@@ -145,16 +163,12 @@ func match(holds []hold, s Seen, isGPU func(resource string) bool, replicas bool
 		switch {
 		case why == "" && !listed && !d.unique():
 			// nvidia0 may be anybody's name for anything.
-			why = whyResource
+			gpu, why = -1, whyResource
 		case why != "" && !listed:
 			continue
 		}
 		if why != "" {
-			m := miss{h.owner, firstOf(h.ids), why, -1}
-			if why == whyPlaced {
-				m.gpu = gpu
-			}
-			missed = append(missed, m)
+			missed = append(missed, miss{h.owner, firstOf(h.ids), why, gpu})
 			continue
 		}
 		r := row{gpu: gpu, instance: instance, owner: h.owner}

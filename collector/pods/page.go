@@ -22,6 +22,7 @@ func (l *Lister) build() {
 	if now.Sub(last.success) > maxAge {
 		holds, over = nil, 0 // pods come and go; nobody knows which have these devices now
 	}
+	s.published = l.published.of(now)
 	rows, missed := match(holds, s, l.isGPU, l.o.Replicas)
 	l.say(missed)
 	about := l.about.of(now)
@@ -31,6 +32,9 @@ func (l *Lister) build() {
 	l.writeMissed(&w, s, missed, over)
 	writeOutcome(&w, "stoker_pods", "the kubelet", last, []string{tooLong, noAnswer, refused, forbidden, noSocket})
 	l.about.write(&w, rows, now)
+	if l.published != nil {
+		writeOutcome(&w, "stoker_pods_published", "the cluster", l.published.last, clusterReasons)
+	}
 	l.finished.Store(&finished{page: w.Page(), labels: labelsOf(rows, s, about, l.o.Replicas)})
 }
 
@@ -49,6 +53,8 @@ func (l *Lister) writeRows(w *series.Writer, s Seen, rows []row, about map[pod]k
 		w.Some("dra_driver_name", r.claim.driver)
 		w.Some("dra_pool_name", r.claim.pool)
 		w.Some("dra_device_name", r.claim.device)
+		w.Some("dra_mig_profile", r.claim.profile)
+		w.Some("dra_mig_device_uuid", r.claim.mig)
 		k := about[r.pod]
 		w.Some("pod_uid", k.uid)
 		for _, x := range k.labels {
