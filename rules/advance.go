@@ -108,6 +108,9 @@ func (w *walk) climb() []remedy.Order {
 		return nil
 	}
 	w.learnBoot()
+	if w.in.NodeUID == "" && !begun(w.in) {
+		w.in.NodeUID = w.fleet.Nodes[w.in.Subject.Node].UID
+	}
 	if !begun(w.in) && !w.begin() {
 		return w.turn()
 	}
@@ -127,6 +130,9 @@ func (w *walk) climb() []remedy.Order {
 		}
 		if w.in.Rung >= len(w.in.Ladder) {
 			return w.top()
+		}
+		if w.replaced() {
+			return w.leave()
 		}
 		if !begun(w.in) && w.bootedSince() {
 			w.resolve("the node has been booted since the fault, before anything was done")

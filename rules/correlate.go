@@ -286,6 +286,7 @@ func (c *correlation) open(e remedy.Evidence, occurrence int) {
 		Opened:     c.now,
 		Reason:     "opened: " + e.String(),
 	}
+	in.NodeUID = c.fleet.Nodes[e.Subject.Node].UID
 	if in.BootID == "" {
 		in.BootID = c.fleet.Nodes[e.Subject.Node].BootID
 	}

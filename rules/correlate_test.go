@@ -188,7 +188,7 @@ func TestAnOpenedIncidentKnowsWhatItIsAbout(t *testing.T) {
 	e.Subject = gpu3
 	want := []remedy.Incident{{
 		Name: "gpu-lost-gpu-a-02-gpu-3-0909e3", Occurrence: 1, Subject: gpu3, Class: remedy.ClassGPULost, Phase: remedy.PhaseOpen,
-		Playbook: "gpu-lost", Ladder: cfg.List[0].Steps, Evidence: []remedy.Evidence{e}, EvidenceCount: 1, BootID: "boot-1", Opened: now,
+		Playbook: "gpu-lost", Ladder: cfg.List[0].Steps, Evidence: []remedy.Evidence{e}, EvidenceCount: 1, BootID: "boot-1", NodeUID: "uid-gpu-a-02", Opened: now,
 		Reason: "opened: XID 79 on GPU 3 of gpu-a-02",
 	}}
 	if d := cmp.Diff(want, opened); d != "" {

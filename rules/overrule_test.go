@@ -98,11 +98,6 @@ func TestWhatIsAPersonsChangeAndWhatIsNot(t *testing.T) {
 				})
 			}, "",
 		},
-		"not another node of the same name": {
-			func(p *patient) {
-				p.node(func(n *fleet.Node) { n.UID, n.Unschedulable, n.Hold = "uid-new", false, fleet.Hold{} })
-			}, "",
-		},
 		"not a job that has ended": {
 			func(p *patient) {
 				p.job(llm, func(j *fleet.Job) { j.Suspended, j.Phase = false, fleet.JobSucceeded })

@@ -31,18 +31,46 @@ func (w *walk) hold() []remedy.Order {
 	return orders
 }
 
+// anotherNode is why nothing more is done to a node: it is not the one that failed.
+const anotherNode = "another node has taken the place of the one that failed"
+
+// replaced reports whether the node is another machine than the one that failed, under
+// its name. Before anything was done it may only have registered anew, in the same boot;
+// after that, what marked it as ours is gone in any case.
+func (w *walk) replaced() bool {
+	n, there := w.fleet.Nodes[w.in.Subject.Node]
+	was := w.in.NodeUID
+	if hold := reserved(w.in, remedy.RoleHold); hold != nil {
+		was = hold.Orders[0].Order.Target.UID
+	}
+	if !there || was == "" || n.UID == "" || n.UID == was {
+		return false
+	}
+	return begun(w.in) || n.BootID == "" || n.BootID != w.in.BootID
+}
+
+// leave ends the ladder of a node that was replaced, once what was stopped runs again.
+func (w *walk) leave() []remedy.Order {
+	if len(w.owed()) == 0 {
+		w.resolve(anotherNode)
+		return nil
+	}
+	w.in.Phase, w.in.Reason, w.in.Waiting = remedy.PhaseHeld, anotherNode+"; what was stopped is started again", nil
+	return w.hold()
+}
+
 // outlived says why a held incident has nothing left that a person could do; empty
 // while it has.
 func (w *walk) outlived() string {
 	n, there := w.fleet.Nodes[w.in.Subject.Node]
 	hold := reserved(w.in, remedy.RoleHold)
 	switch {
+	case w.replaced():
+		return anotherNode
 	case w.in.Subject.Node != "" && !there:
 		return "the node is gone"
 	case w.in.Rung >= len(w.in.Ladder):
 		return "healed: every step of " + w.in.Playbook + " is done, and what was stopped runs again"
-	case hold != nil && hold.Orders[0].Order.Target.UID != "" && n.UID != hold.Orders[0].Order.Target.UID:
-		return "another node has taken the place of the one that failed"
 	case hold != nil && reserved(w.in, remedy.RoleRelease) != nil && !n.Hold.Has(w.in.Name):
 		return "the node was given back after all"
 	case !n.Hold.Has(w.in.Name) && w.over():

@@ -95,6 +95,8 @@ type service struct {
 	events    *kube.Events   // nil in a dry run
 	telemetry *telemetry     // nil when nothing is scraped
 	door      *door
+	cluster   *kube.Cluster
+	failures  *failures
 	loop      *loop.Loop
 	alerting  *alertmanager.Source
 	asking    *http.Client // for Alertmanager
@@ -112,12 +114,12 @@ func (s *service) build() error {
 	if s.client, err = kube.NewClient(rest); err != nil {
 		return err
 	}
-	templates, err := s.templates()
+	repairs, err := templates(s.cfg.Repairs)
 	if err != nil {
 		return err
 	}
-	cluster := kube.NewCluster(s.log, s.client, kube.ClusterOptions{Namespace: s.opts.Namespace, Repairs: templates})
-	act, err := actuator.New(s.log, cluster, actuator.Actions, actuator.Gates(s.cfg.Mode, s.cfg.Gates), s.reg)
+	s.cluster = kube.NewCluster(s.log, s.client, kube.ClusterOptions{Namespace: s.opts.Namespace, Repairs: repairs})
+	act, err := actuator.New(s.log, s.cluster, actuator.Actions, actuator.Gates(s.cfg.Mode, s.cfg.Gates), s.reg)
 	if err != nil {
 		return err
 	}
@@ -139,7 +141,7 @@ func (s *service) build() error {
 	}
 	s.door = newDoor(act, announce)
 
-	s.cache = kube.NewCache(s.log, s.client, cluster.Observers()...)
+	s.cache = kube.NewCache(s.log, s.client, s.cluster.Observers()...)
 	sources := []observe.Source{{Name: observe.Cluster, Filler: s.cache, Needed: true, MaxAge: clusterMaxAge}}
 	s.asking = &http.Client{Transport: &http.Transport{IdleConnTimeout: time.Minute, Proxy: http.ProxyFromEnvironment}}
 	am := s.cfg.Alertmanager
@@ -166,14 +168,16 @@ func (s *service) build() error {
 		witnesses = append(witnesses, s.telemetry)
 	}
 	world := observe.NewWorld(s.log, sources...)
-	witnesses = append(witnesses, newFailures(world, s.loopConfig.Playbooks.MaxAge, s.cfg.Failures.Logs, cluster))
+	s.failures = newFailures(world, s.loopConfig.Playbooks.MaxAge, s.cfg.Failures.Logs, s.cluster)
+	witnesses = append(witnesses, s.failures)
 	s.loop = loop.New(s.log, s.reg, incidents, world, witnesses, s.door, s.loopConfig, loop.Options{})
 	return nil
 }
 
-func (s *service) templates() (kube.Templates, error) {
+// templates reads the templates of repairs.
+func templates(cfg RepairsConfig) (kube.Templates, error) {
 	given := map[string][]byte{}
-	for action, c := range map[string]RepairConfig{"reboot": s.cfg.Repairs.Reboot, "reset": s.cfg.Repairs.Reset} {
+	for action, c := range map[string]RepairConfig{"reboot": cfg.Reboot, "reset": cfg.Reset} {
 		if c.Template == "" {
 			continue
 		}
@@ -307,16 +311,17 @@ func (s *service) scrape(ctx context.Context) error {
 // mounted files by links, which no watch of the file itself survives.
 const reloadEvery = 2 * time.Second
 
-// reload puts a changed configuration in force. One with a mistake is told once, and
-// what is in force stays.
+// reload puts a changed configuration in force, and with it changed templates of repairs.
+// One with a mistake is told once, and what is in force stays.
 func (s *service) reload(ctx context.Context) error {
 	if s.opts.ConfigFile == "" {
 		return nil
 	}
-	last, err := os.ReadFile(s.opts.ConfigFile)
+	last, err := s.written(s.cfg)
 	if err != nil {
 		s.log.Warn("configuration not readable", "err", err)
 	}
+	inForce := s.cfg
 	every := time.NewTicker(reloadEvery)
 	defer every.Stop()
 	for {
@@ -325,27 +330,59 @@ func (s *service) reload(ctx context.Context) error {
 			return nil
 		case <-every.C:
 		}
-		data, err := os.ReadFile(s.opts.ConfigFile)
-		if err != nil || string(data) == string(last) {
+		now, err := s.written(inForce)
+		if err != nil || now == last {
 			continue // a file that is being replaced is not there for a moment
 		}
-		last = data
-		cfg, lcfg, err := parseConfig(s.opts.ConfigFile, data)
-		if err == nil && (cfg.Mode == actuator.ModeDryRun) != s.dryRun() {
-			err = errors.New("into or out of mode dry-run takes a restart: a dry run has no leader and keeps its incidents in memory")
-		}
+		last = now
+		cfg, err := s.take()
 		if err != nil {
 			s.log.Error("configuration not taken; the one in force stays", "err", err)
 			continue
 		}
-		s.door.gates(actuator.Gates(cfg.Mode, cfg.Gates))
-		s.loop.Configure(lcfg)
-		s.mode.Store(&cfg.Mode)
-		if later := restarts(s.cfg, cfg); len(later) > 0 {
-			s.log.Warn("part of the configuration takes a restart", "sections", strings.Join(later, ", "))
-		}
-		s.log.Info("configuration taken", "mode", string(cfg.Mode), "playbooks", len(lcfg.Playbooks.List))
+		inForce = cfg // where it names other templates, they are seen as changed once more
 	}
+}
+
+// written is what the configuration file says, and the files that cfg names.
+func (s *service) written(cfg Config) (string, error) {
+	var all strings.Builder
+	for _, name := range []string{s.opts.ConfigFile, cfg.Repairs.Reboot.Template, cfg.Repairs.Reset.Template} {
+		if name == "" {
+			continue
+		}
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&all, "%d:%s", len(b), b)
+	}
+	return all.String(), nil
+}
+
+// take reads the configuration and puts all of it in force that can be without a restart.
+func (s *service) take() (Config, error) {
+	cfg, lcfg, err := ReadConfig(s.opts.ConfigFile)
+	if err != nil {
+		return cfg, err
+	}
+	if (cfg.Mode == actuator.ModeDryRun) != s.dryRun() {
+		return cfg, errors.New("into or out of mode dry-run takes a restart: a dry run has no leader and keeps its incidents in memory")
+	}
+	repairs, err := templates(cfg.Repairs)
+	if err != nil {
+		return cfg, err
+	}
+	s.door.gates(actuator.Gates(cfg.Mode, cfg.Gates))
+	s.loop.Configure(lcfg)
+	s.failures.maxAge.Store(int64(lcfg.Playbooks.MaxAge))
+	s.cluster.SetRepairs(repairs)
+	s.mode.Store(&cfg.Mode)
+	if later := restarts(s.cfg, cfg); len(later) > 0 {
+		s.log.Warn("part of the configuration takes a restart", "sections", strings.Join(later, ", "))
+	}
+	s.log.Info("configuration taken", "mode", string(cfg.Mode), "playbooks", len(lcfg.Playbooks.List))
+	return cfg, nil
 }
 
 // restarts names the sections that differ and are only read at the start.
@@ -359,7 +396,6 @@ func restarts(was, now Config) []string {
 		{"telemetry", was.Telemetry, now.Telemetry},
 		{"alertmanager", was.Alertmanager, now.Alertmanager},
 		{"leaderElection", was.LeaderElection, now.LeaderElection},
-		{"repairs", was.Repairs, now.Repairs},
 		{"failures", was.Failures, now.Failures},
 		{"every", was.Every, now.Every},
 	} {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"stoker.dev/stoker/internal/fleet"
@@ -27,11 +28,11 @@ type logReader interface {
 }
 
 // failures is a witness of jobs that have failed, in the fleet as it was last seen: a
-// tick looks at the fleet before it asks its witnesses. One goroutine at a time uses it.
+// tick looks at the fleet before it asks its witnesses. One goroutine at a time asks it.
 type failures struct {
 	world  *observe.World
-	maxAge time.Duration
-	logs   string // see FailuresConfig
+	maxAge atomic.Int64 // [time.Duration] of evidence; a changed configuration brings another
+	logs   string       // see FailuresConfig
 	reader logReader
 	read   map[string]logTail // by pod and end of its container
 }
@@ -44,20 +45,23 @@ type logTail struct {
 }
 
 func newFailures(world *observe.World, maxAge time.Duration, logs string, reader logReader) *failures {
-	return &failures{world: world, maxAge: maxAge, logs: logs, reader: reader, read: map[string]logTail{}}
+	f := &failures{world: world, logs: logs, reader: reader, read: map[string]logTail{}}
+	f.maxAge.Store(int64(maxAge))
+	return f
 }
 
 // Evidence makes failures a witness of the loop. A log that cannot be read is an error
 // beside the evidence, which then says what is known without it.
 func (f *failures) Evidence(ctx context.Context, now time.Time) ([]remedy.Evidence, error) {
 	s := f.world.Last()
-	s, err := f.withLogs(ctx, now, s)
-	return rules.FailedJobs(now, s, f.maxAge), err
+	maxAge := time.Duration(f.maxAge.Load())
+	s, err := f.withLogs(ctx, now, s, maxAge)
+	return rules.FailedJobs(now, s, maxAge), err
 }
 
 // withLogs returns the snapshot with the ends of logs where they may be read and nothing
 // else says why.
-func (f *failures) withLogs(ctx context.Context, now time.Time, s fleet.Snapshot) (fleet.Snapshot, error) {
+func (f *failures) withLogs(ctx context.Context, now time.Time, s fleet.Snapshot, maxAge time.Duration) (fleet.Snapshot, error) {
 	if f.logs != logsAsked && f.logs != logsAll {
 		return s, nil
 	}
@@ -73,7 +77,7 @@ func (f *failures) withLogs(ctx context.Context, now time.Time, s fleet.Snapshot
 		j.Failures = slices.Clone(j.Failures)
 		for i := range j.Failures {
 			p := &j.Failures[i]
-			if now.Sub(p.At) > f.maxAge || rules.Classify(*p, s.Nodes[p.Pod.Node]).Reason != remedy.FailUnknown {
+			if now.Sub(p.At) > maxAge || rules.Classify(*p, s.Nodes[p.Pod.Node]).Reason != remedy.FailUnknown {
 				continue
 			}
 			_, runs := s.Pods[p.Pod.UID] // then its container was started again

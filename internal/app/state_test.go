@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"stoker.dev/stoker/actuator"
+	"stoker.dev/stoker/internal/kube"
 	"stoker.dev/stoker/internal/loop"
 	"stoker.dev/stoker/internal/observe"
 	"stoker.dev/stoker/internal/store"
@@ -36,7 +37,10 @@ func TestPagesShowTheModeInForce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &service{log: log, opts: ControllerOptions{ConfigFile: file, Identity: "one"}, cfg: cfg, loopConfig: lcfg, door: newDoor(act, nil)}
+	s := &service{
+		log: log, opts: ControllerOptions{ConfigFile: file, Identity: "one"}, cfg: cfg, loopConfig: lcfg, door: newDoor(act, nil),
+		cluster: kube.NewCluster(log, nil, kube.ClusterOptions{}), failures: newFailures(nil, lcfg.Playbooks.MaxAge, logsNone, nil),
+	}
 	s.loop = loop.New(log, reg, &store.Memory{}, observe.NewWorld(log), nil, s.door, lcfg, loop.Options{})
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

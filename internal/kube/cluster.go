@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	policyv1 "k8s.io/api/policy/v1"
@@ -40,7 +41,7 @@ type Cluster struct {
 	nodes    observe.Nodes
 	pods     observe.Pods
 	adapters map[string]framework // by the Kind of a job's reference
-	repairs  Templates
+	repairs  atomic.Pointer[Templates]
 	own      string // our namespace
 }
 
@@ -68,13 +69,17 @@ func NewCluster(log *slog.Logger, client *Client, o ClusterOptions) *Cluster {
 	if o.Adapters == nil {
 		o.Adapters = jobs.Adapters
 	}
-	c := &Cluster{log: log, client: client, nodes: observe.Nodes{PoolKeys: o.PoolKeys}, adapters: map[string]framework{}, repairs: o.Repairs, own: o.Namespace}
+	c := &Cluster{log: log, client: client, nodes: observe.Nodes{PoolKeys: o.PoolKeys}, adapters: map[string]framework{}, own: o.Namespace}
+	c.SetRepairs(o.Repairs)
 	for _, s := range o.Adapters {
 		c.pods.Owners = append(c.pods.Owners, s.Kind)
 		c.adapters[s.Kind.String()] = framework{s.New(), s.Resource}
 	}
 	return c
 }
+
+// SetRepairs puts other templates in force for the repairs that are yet to be created.
+func (c *Cluster) SetRepairs(t Templates) { c.repairs.Store(&t) }
 
 // Observers are what a [Cache] needs to see the cluster as this one does, in the order
 // that observers rely on: nodes, pods, jobs.

@@ -403,6 +403,23 @@ func TestRepair(t *testing.T) {
 	wantEnding(t, err, remedy.Gone)
 }
 
+func TestOtherTemplatesAreInForceForRepairsToCome(t *testing.T) {
+	s := newServer(t)
+	s.on("POST /apis/batch/v1/namespaces/own/jobs", answer(http.StatusCreated, map[string]any{"apiVersion": "batch/v1", "kind": "Job", "metadata": map[string]any{"name": "r"}}))
+	c := cluster(t, s)
+	other, err := ParseTemplates(map[string][]byte{"reboot": []byte("{apiVersion: batch/v1, kind: Job, spec: {template: {spec: {containers: [{name: other, image: mine}]}}}}")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.SetRepairs(other)
+	if _, err := c.CreateRepair(t.Context(), reboot); err != nil {
+		t.Fatal(err)
+	}
+	if sent := s.sent(http.MethodPost); len(sent) != 1 || !strings.Contains(string(sent[0].Body), `"image":"mine"`) {
+		t.Errorf("created was %s", sent[0].Body)
+	}
+}
+
 func TestARepairThatFailedSaysWhatItsProgramSaid(t *testing.T) {
 	s := newServer(t)
 	failed := map[string]any{

@@ -206,7 +206,7 @@ func lastLines(text string) string {
 
 // CreateRepair creates it under its name. A repair is for one boot of one node.
 func (c *Cluster) CreateRepair(ctx context.Context, r actuator.Repair) (actuator.Repair, error) {
-	template := c.repairs[r.Action]
+	template := (*c.repairs.Load())[r.Action]
 	switch {
 	case template.job == nil:
 		return actuator.Repair{}, failure(remedy.Rejected, "repair %s: no template is configured for %q", r.Name, r.Action)

@@ -82,9 +82,11 @@ type Incident struct {
 	EvidenceCount int          `json:"evidenceCount"` // also those that are not kept
 	Waiting       []GateResult `json:"waiting,omitempty"`
 
-	BootID string    `json:"bootID,omitempty"` // of the node when the fault was seen
-	Opened time.Time `json:"opened"`
-	Closed time.Time `json:"closed,omitzero"`
+	BootID string `json:"bootID,omitempty"` // of the node when the fault was seen
+	// NodeUID is the node's when the fault was seen. Another node may come under its name.
+	NodeUID string    `json:"nodeUID,omitempty"`
+	Opened  time.Time `json:"opened"`
+	Closed  time.Time `json:"closed,omitzero"`
 	// Quiet is until when the same subject and class open no new incident.
 	Quiet  time.Time `json:"quiet,omitzero"`
 	Reason string    `json:"reason,omitempty"` // why it is in its phase: one sentence
