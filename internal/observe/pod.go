@@ -44,6 +44,7 @@ func (o Pods) Pod(obj map[string]any) (fleet.Pod, bool) {
 		return fleet.Pod{}, false
 	}
 	owner := manifest.Controller(obj)
+	demand := manifest.Demand(manifest.Map(obj, "spec"))
 	p := fleet.Pod{
 		PodRef: fleet.PodRef{
 			Namespace: manifest.String(obj, "metadata", "namespace"),
@@ -51,7 +52,8 @@ func (o Pods) Pod(obj map[string]any) (fleet.Pod, bool) {
 			UID:       manifest.String(obj, "metadata", "uid"),
 			Node:      manifest.String(obj, "spec", "nodeName"),
 		},
-		GPUs:        manifest.Demand(manifest.Map(obj, "spec")).GPUs,
+		GPUs:        demand.GPUs,
+		Share:       demand.Share,
 		Running:     phase == "Running",
 		Terminating: manifest.String(obj, "metadata", "deletionTimestamp") != "",
 		Controlled:  owner != nil,

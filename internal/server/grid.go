@@ -241,7 +241,7 @@ func cellsOf(now time.Time, n fleet.Node, pods []fleet.Pod, open []remedy.Incide
 		shares = 1
 	}
 	told := len(n.GPUs)
-	cells := make([]cell, max(told, n.Capacity.GPUs/shares))
+	cells := make([]cell, max(told, (n.Capacity.MilliGPUs()/shares+500)/1000))
 	placed := map[string]bool{}
 	for i := range cells[:told] {
 		for _, h := range n.GPUs[i].Pods {

@@ -173,16 +173,55 @@ func Controller(obj map[string]any) map[string]any {
 	return nil
 }
 
-// gpuResource is what NVIDIA's device plugin calls a whole GPU.
-const gpuResource = "nvidia.com/gpu"
+// What NVIDIA's device plugin calls its devices: a whole GPU, a share of one that it cuts
+// into several by time, and a part by MIG, such as nvidia.com/mig-3g.40gb.
+const (
+	gpuResource    = "nvidia.com/gpu"
+	sharedResource = "nvidia.com/gpu.shared"
+	migResource    = "nvidia.com/mig-"
 
-// Amounts reads a map of resource quantities.
+	migSlices = 7 // of a GPU, but for the A30, which has four
+)
+
+// Amounts reads a map of resource quantities. Devices of any kind count as GPUs, and Share
+// is what they are on average: how much a share by time is, nobody tells.
 func Amounts(m map[string]any) fleet.Resources {
-	return fleet.Resources{
-		GPUs:        int(quantity(m, gpuResource).Value()),
-		MilliCPU:    quantity(m, "cpu").MilliValue(),
-		MemoryBytes: quantity(m, "memory").Value(),
+	out := fleet.Resources{MilliCPU: quantity(m, "cpu").MilliValue(), MemoryBytes: quantity(m, "memory").Value()}
+	milli := 0
+	for name := range m {
+		if n := int(quantity(m, name).Value()); isGPU(name) && n > 0 {
+			out.GPUs += n
+			milli += n * milliOf(name)
+		}
 	}
+	out.Share = share(out.GPUs, milli)
+	return out
+}
+
+func isGPU(resource string) bool {
+	return resource == gpuResource || resource == sharedResource || strings.HasPrefix(resource, migResource)
+}
+
+// milliOf is how much of a GPU one device of the resource is, in thousandths.
+func milliOf(resource string) int {
+	profile, isPart := strings.CutPrefix(resource, migResource)
+	if !isPart {
+		return 1000
+	}
+	profile, _, _ = strings.Cut(profile, "g.")
+	n, err := strconv.Atoi(profile[strings.LastIndex(profile, ".")+1:]) // 1c.3g.40gb is of three slices
+	if err != nil || n < 1 || n > migSlices {
+		return 1000
+	}
+	return 1000 * n / migSlices
+}
+
+// share is how much each of the devices is; zero: a whole GPU.
+func share(devices, milli int) int {
+	if milli == 1000*devices {
+		return 0
+	}
+	return milli / devices
 }
 
 func quantity(m map[string]any, name string) *resource.Quantity {
@@ -233,16 +272,26 @@ func containerDemand(c map[string]any) fleet.Resources {
 			*have = map[string]int64{"cpu": l.MilliCPU, "memory": l.MemoryBytes}[name]
 		}
 	}
-	d.GPUs = max(d.GPUs, l.GPUs) // the API keeps them equal; a template may name one of them
+	if l.GPUs > d.GPUs { // the API keeps them equal; a template may name one of them
+		d.GPUs, d.Share = l.GPUs, l.Share
+	}
 	return d
 }
 
 func add(a, b fleet.Resources) fleet.Resources {
-	return fleet.Resources{GPUs: a.GPUs + b.GPUs, MilliCPU: a.MilliCPU + b.MilliCPU, MemoryBytes: a.MemoryBytes + b.MemoryBytes}
+	gpus := a.GPUs + b.GPUs
+	return fleet.Resources{
+		GPUs: gpus, Share: share(gpus, a.MilliGPUs()+b.MilliGPUs()),
+		MilliCPU: a.MilliCPU + b.MilliCPU, MemoryBytes: a.MemoryBytes + b.MemoryBytes,
+	}
 }
 
 func most(a, b fleet.Resources) fleet.Resources {
-	return fleet.Resources{GPUs: max(a.GPUs, b.GPUs), MilliCPU: max(a.MilliCPU, b.MilliCPU), MemoryBytes: max(a.MemoryBytes, b.MemoryBytes)}
+	out := fleet.Resources{GPUs: a.GPUs, Share: a.Share, MilliCPU: max(a.MilliCPU, b.MilliCPU), MemoryBytes: max(a.MemoryBytes, b.MemoryBytes)}
+	if b.GPUs > a.GPUs {
+		out.GPUs, out.Share = b.GPUs, b.Share
+	}
+	return out
 }
 
 // Pick returns a new map with those of the keys that m has.
@@ -280,7 +329,15 @@ func PickMeta(obj map[string]any, prefixes ...string) map[string]any {
 }
 
 // PickAmounts keeps the quantities that [Amounts] reads.
-func PickAmounts(m map[string]any) map[string]any { return Pick(m, gpuResource, "cpu", "memory") }
+func PickAmounts(m map[string]any) map[string]any {
+	out := Pick(m, "cpu", "memory")
+	for name, v := range m {
+		if isGPU(name) {
+			out[name] = v
+		}
+	}
+	return out
+}
 
 // PickDemand keeps of a pod's spec what [Demand] reads.
 func PickDemand(spec map[string]any) map[string]any {
