@@ -25,6 +25,9 @@ import (
 // root of the repository, as seen from this package.
 const root = "../../.."
 
+// patience bounds what takes a moment, on a machine that has other things to do too.
+const patience = time.Minute
+
 // A gallery is the console on made-up states.
 type gallery struct {
 	url  string
@@ -95,7 +98,7 @@ func openBrowser(t *testing.T) context.Context {
 	t.Helper()
 	opts := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath("/usr/bin/chromium"), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(t.TempDir()),
-		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true))
+		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true), chromedp.WSURLReadTimeout(patience))
 	ctx, cancel := chromedp.NewExecAllocator(t.Context(), opts...)
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx)
@@ -136,7 +139,7 @@ func openTab(t *testing.T, browser context.Context) *tab {
 // do runs actions, within a bound.
 func (b *tab) do(t *testing.T, actions ...chromedp.Action[chromedp.Void]) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
 	if err := chromedp.Do(ctx, actions...); err != nil {
 		t.Fatalf("%v; the page complained of %q", err, b.complaints())
@@ -152,7 +155,7 @@ func (b *tab) complaints() []string {
 // value runs one action that has a value.
 func value[T any](t *testing.T, b *tab, action chromedp.Action[T]) T {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
 	v, err := chromedp.Run(ctx, action)
 	if err != nil {
@@ -164,7 +167,7 @@ func value[T any](t *testing.T, b *tab, action chromedp.Action[T]) T {
 // call runs one command of the protocol.
 func call[P, R any](t *testing.T, b *tab, cmd cdp.Command[P, R], params P) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
 	if _, err := chromedp.Call(ctx, cmd, params); err != nil {
 		t.Fatal(err)
@@ -179,12 +182,12 @@ func eval[T any](t *testing.T, b *tab, script string) T {
 // await asks until the script says true.
 func await(t *testing.T, b *tab, what, script string) {
 	t.Helper()
-	for start := time.Now(); time.Since(start) < 15*time.Second; time.Sleep(50 * time.Millisecond) {
+	for start := time.Now(); time.Since(start) < patience; time.Sleep(50 * time.Millisecond) {
 		if eval[bool](t, b, script) {
 			return
 		}
 	}
-	t.Fatalf("%s: not within 15 s; the page says %q and complained of %q", what, eval[string](t, b, "document.body.innerText"), b.complaints())
+	t.Fatalf("%s: not within %v; the page says %q and complained of %q", what, patience, eval[string](t, b, "document.body.innerText"), b.complaints())
 }
 
 const live = "document.documentElement.dataset.stream === 'live'"
