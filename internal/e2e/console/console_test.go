@@ -187,7 +187,7 @@ func await(t *testing.T, b *tab, what, script string) {
 			return
 		}
 	}
-	t.Fatalf("%s: not within %v; the page says %q and complained of %q", what, patience, eval[string](t, b, "document.body.innerText"), b.complaints())
+	t.Fatalf("%s: not within %v; the page says %q and complained of %q", what, patience, eval[string](t, b, "document.body.innerText.slice(0, 2000)"), b.complaints())
 }
 
 const live = "document.documentElement.dataset.stream === 'live'"

