@@ -3,7 +3,10 @@ package collector
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
+
+	"stoker.dev/stoker/internal/fleet"
 )
 
 // Handler serves /metrics and /healthz, and what dcgm-exporter serves beside its metrics:
@@ -23,25 +26,35 @@ func (c *Collector) Handler() http.Handler {
 	return mux
 }
 
-// serveHealth says 200 while at least one source tells of the node, else 503, and
-// in the body how each source does. It is no reason to restart the collector: that
-// helps no source.
+// serveHealth says 200 while all sources are up, or one of them knows of a GPU whether it
+// works; else 503. The body says how each source does, and how many GPUs are known. It is no
+// reason to restart the collector: that helps no source.
 func (c *Collector) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	v, now := c.view.Load(), time.Now()
-	status, body := http.StatusServiceUnavailable, ""
+	body, down := "", 0
 	for i := range v.sources {
 		s := &v.sources[i]
+		down++
 		switch {
 		case !s.tried:
 			body += fmt.Sprintf("%s: not read yet\n", s.name)
 		case s.err != nil:
-			body += fmt.Sprintf("%s: down: %v\n", s.name, s.err)
+			body += fmt.Sprintf("%s: down: %s\n", s.name, strings.ReplaceAll(s.err.Error(), "\n", "; "))
 		case !v.fresh(s.success, now):
 			body += fmt.Sprintf("%s: down: last read at %s\n", s.name, s.success.UTC().Format(time.RFC3339))
 		default:
-			status = http.StatusOK
+			down--
 			body += fmt.Sprintf("%s: up\n", s.name)
 		}
+	}
+	count := map[fleet.Truth]int{}
+	for i := range v.gpus {
+		count[v.up(&v.gpus[i], now)]++
+	}
+	body += fmt.Sprintf("GPUs: %d up, %d lost, %d not known\n", count[fleet.True], count[fleet.False], count[fleet.Unknown])
+	status := http.StatusOK
+	if down == len(v.sources) || down > 0 && count[fleet.True]+count[fleet.False] == 0 {
+		status = http.StatusServiceUnavailable
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)

@@ -205,7 +205,7 @@ func TestScrapesDuringCollection(t *testing.T) {
 }
 
 func TestHTTP(t *testing.T) {
-	failing := errors.New("no driver")
+	failing := errors.New("no driver\nat all")
 	var err error
 	s := &agent{"s", func(ctx context.Context, into *fleet.Samples) error {
 		if err != nil {
@@ -235,10 +235,10 @@ func TestHTTP(t *testing.T) {
 		status int
 		body   string
 	}{
-		{func() {}, 503, "s: not read yet\n"},
-		{func() { gather(time.Now()) }, 200, "s: up\n"},
-		{func() { err = failing; gather(time.Now()) }, 503, "s: down: no driver\n"},
-		{func() { err = nil; gather(t0) }, 503, "s: down: last read at 2026-05-04T03:02:01Z\n"},
+		{func() {}, 503, "s: not read yet\nGPUs: 0 up, 0 lost, 0 not known\n"},
+		{func() { gather(time.Now()) }, 200, "s: up\nGPUs: 1 up, 0 lost, 0 not known\n"},
+		{func() { err = failing; gather(time.Now()) }, 503, "s: down: no driver; at all\nGPUs: 1 up, 0 lost, 0 not known\n"},
+		{func() { err = nil; gather(t0) }, 503, "s: down: last read at 2026-05-04T03:02:01Z\nGPUs: 0 up, 0 lost, 1 not known\n"},
 	} {
 		step.do()
 		if status, body, _ := get("/healthz"); status != step.status || body != step.body {
@@ -307,7 +307,7 @@ func TestACollectionIsToldToEnd(t *testing.T) {
 		time.Sleep(4 * time.Second)
 		w := httptest.NewRecorder()
 		c.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", http.NoBody))
-		const want = "s: down: the engine is reading values: no answer before the watchdog's deadline of 3s\n"
+		const want = "s: down: the engine is reading values: no answer before the watchdog's deadline of 3s\nGPUs: 0 up, 0 lost, 0 not known\n"
 		if w.Body.String() != want {
 			t.Errorf("health says %q, want %q", w.Body, want)
 		}
@@ -316,4 +316,38 @@ func TestACollectionIsToldToEnd(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestHealthTellsTheTruth: the kernel's log alone knows of no GPU whether it works, so that
+// it makes nobody healthy whose other source is down.
+func TestHealthTellsTheTruth(t *testing.T) {
+	var err error
+	up := fleet.True
+	driver := &agent{"driver", func(_ context.Context, into *fleet.Samples) error {
+		into.GPUs = []fleet.SampledGPU{{UUID: "GPU-a", Up: up}}
+		return err
+	}}
+	kernel := &agent{"kernel", func(_ context.Context, into *fleet.Samples) error {
+		into.GPUs = []fleet.SampledGPU{{UUID: "GPU-a"}}
+		return nil
+	}}
+	c := newCollector(t, Options{StaleAfter: time.Minute}, driver, kernel)
+	check := func(now time.Time, status int, body string) {
+		t.Helper()
+		_ = c.Gather(t.Context(), now)
+		w := httptest.NewRecorder()
+		c.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", http.NoBody))
+		if w.Code != status || w.Body.String() != body {
+			t.Errorf("%d %q, want %d %q", w.Code, w.Body, status, body)
+		}
+	}
+	now := time.Now()
+	check(now.Add(-2*time.Hour), 503, "driver: down: last read at "+now.Add(-2*time.Hour).UTC().Format(time.RFC3339)+
+		"\nkernel: down: last read at "+now.Add(-2*time.Hour).UTC().Format(time.RFC3339)+"\nGPUs: 0 up, 0 lost, 1 not known\n")
+	err = errors.New("no engine")
+	check(now, 503, "driver: down: no engine\nkernel: up\nGPUs: 0 up, 0 lost, 1 not known\n")
+	err, up = nil, fleet.False
+	check(now, 200, "driver: up\nkernel: up\nGPUs: 0 up, 1 lost, 0 not known\n")
+	up = fleet.Unknown
+	check(now, 200, "driver: up\nkernel: up\nGPUs: 0 up, 0 lost, 1 not known\n")
 }

@@ -209,7 +209,7 @@ func TestFileComesAndGoes(t *testing.T) {
 		if !strings.Contains(got, xid79+"1\n") || !strings.Contains(got, `DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-a",pci_bus_id="00000000:1A:00.0",device="nvidia0",modelName="H100",Hostname="n"} 40`) {
 			t.Errorf("want the 79 once and the temperature in\n%s", got)
 		}
-		if health := get(t, "http://"+p.address+"/healthz"); health != step.health {
+		if health := get(t, "http://"+p.address+"/healthz"); !strings.HasPrefix(health, step.health) {
 			t.Errorf("/healthz: %q, want %q", health, step.health)
 		}
 	}

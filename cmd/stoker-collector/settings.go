@@ -61,7 +61,7 @@ func (s *settings) flags(f *pflag.FlagSet) {
 	f.DurationVar(&s.dcgm.XIDFor, "xid-show-for", 0, "for how long DCGM_FI_DEV_XID_ERRORS shows the last XID; 0 is for ever")
 	f.StringVar(&s.kmsg.Path, "kmsg-path", "/dev/kmsg", "the kernel's log that the source kmsg reads")
 	f.StringVar(&s.node, "node", os.Getenv("NODE_NAME"), "name of the node; the host's name if empty (env NODE_NAME)")
-	f.BoolVar(&s.dcgm.Compatible, "compatible", false, "leave the types of a list of fields as they are, as dcgm-exporter does, though some are wrong")
+	f.BoolVar(&s.dcgm.Compatible, "compatible", false, "be as dcgm-exporter also where that is wrong: types, windows, text format, labels of pods on the series of GPUs")
 	f.StringVar(&s.listen, "listen", cmp.Or(os.Getenv("DCGM_EXPORTER_LISTEN"), ":9400"), "address on which /metrics and /healthz are served")
 	f.StringVar(&s.webConfig, "web-config-file", os.Getenv("DCGM_EXPORTER_WEB_CONFIG_FILE"),
 		"TLS and passwords of the server, in the form that Prometheus' exporters have (env DCGM_EXPORTER_WEB_CONFIG_FILE)")

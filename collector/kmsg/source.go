@@ -47,9 +47,10 @@ type Source struct {
 	file    log   // nil: not open
 	failed  error // of the reading
 	closed  bool
-	opened  time.Duration // since boot, when this process first did
-	fresh   bool          // nothing was read before this process
-	current bool          // all that was there when it was opened was read
+	opened  time.Duration      // since boot, when this process first did
+	fresh   bool               // nothing was read before this process
+	current bool               // all that was there when it was opened was read
+	gpus    []fleet.SampledGPU // on the bus
 	pending []event
 	sxids   []fleet.SXIDEvent
 	last    time.Time // of the newest event
@@ -92,17 +93,20 @@ func (s *Source) Name() string { return "kmsg" }
 // Wake returns a channel that can be read when an XID was found.
 func (s *Source) Wake() <-chan struct{} { return s.wake }
 
-// Collect tells which GPUs there are and what was read of them.
+// Collect looks which GPUs there are and tells what was read of them.
 func (s *Source) Collect(ctx context.Context, into *fleet.Samples) error {
-	return s.CollectEvents(ctx, into)
+	gpus, err := list(s.o.Devices)
+	s.mu.Lock()
+	s.gpus = gpus
+	s.mu.Unlock()
+	return errors.Join(s.CollectEvents(ctx, into), err)
 }
 
-// CollectEvents is Collect: the log has no values.
+// CollectEvents tells what was read, of the GPUs that were there when it was last looked.
 func (s *Source) CollectEvents(_ context.Context, into *fleet.Samples) error {
 	err := s.open()
-	gpus, listErr := list(s.o.Devices)
-	into.GPUs = gpus
 	s.mu.Lock()
+	into.GPUs = slices.Clone(s.gpus)
 	found := s.pending
 	s.pending = nil
 	into.Switches, s.sxids = s.sxids, nil
@@ -119,7 +123,7 @@ func (s *Source) CollectEvents(_ context.Context, into *fleet.Samples) error {
 		}
 		into.Events = append(into.Events, fleet.XIDEvent{GPU: at, XID: e.code, At: e.at, Kernel: e.kernel, Source: "kmsg"})
 	}
-	return errors.Join(err, listErr)
+	return err
 }
 
 // open starts the reading unless somebody reads, and returns why nobody does.
