@@ -242,6 +242,7 @@ func TestComplaint_07_TheEngineHangs(t *testing.T) {
 func TestComplaint_07_TheClientGivesUpAndTheConnectionStays(t *testing.T) {
 	n := newNode(t, dcgm.Options{})
 	n.collect()
+	held := n.do("held")
 	n.do("limit 50")
 	n.do("hang 60000")
 	if _, err := collect(t, n.source); err == nil || !strings.Contains(err.Error(), "timeout (-11)") {
@@ -250,6 +251,39 @@ func TestComplaint_07_TheClientGivesUpAndTheConnectionStays(t *testing.T) {
 	n.do("wake")
 	n.collect()
 	wantLine(t, n.source, "stoker_dcgm_connects_total 1")
+	if now := n.do("held"); now != held {
+		t.Errorf("the engine holds %d things for us, before the hang %d", now, held)
+	}
+}
+
+// TestComplaint_07_TheEngineHangsWhileGroupsAreMade: what came of the last call nobody knows,
+// so that all is given back with the connection: an engine has room for 64 groups.
+func TestComplaint_07_TheEngineHangsWhileGroupsAreMade(t *testing.T) {
+	n := newNode(t, dcgm.Options{})
+	n.collect()
+	held := n.do("held")
+	n.close(n.source)
+	next := n.open(dcgm.Options{})
+	n.do("limit 50")
+	n.do("latency 10000")
+	failed := make(chan error, 1)
+	go func() {
+		_, err := collect(t, next)
+		failed <- err
+	}()
+	wantSoon(t, func() bool { return n.do("held") >= 3 }, "groups")
+	n.do("hang 60000")
+	if err := <-failed; err == nil || !strings.Contains(err.Error(), "timeout (-11)") {
+		t.Errorf("err = %v, want a timeout", err)
+	}
+	n.do("latency 0")
+	n.do("wake")
+	if _, err := collect(t, next); err != nil {
+		t.Fatal(err)
+	}
+	if now := n.do("held"); now != held {
+		t.Errorf("the engine holds %d things for us, want %d", now, held)
+	}
 }
 
 func TestComplaint_08_AScrapeDoesNotWait(t *testing.T) {

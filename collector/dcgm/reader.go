@@ -171,9 +171,10 @@ func (r *reader) ready() error {
 		r.w = w
 		return nil
 	}
-	w.remove(r)
+	out := w.remove(r)
 	switch code := codeOf(err); {
-	case code.gone():
+	case code.gone() || code == StTimeout || !out:
+		// What the last call has made nobody knows; with the connection it is given back.
 		r.drop()
 	case code == StNvmlNotLoaded:
 		r.state(stateNoDriver)
@@ -282,13 +283,15 @@ func (r *reader) fits(e *Engine) error {
 // forget has the watches made anew before the next reading.
 func (r *reader) forget() {
 	r.peers = peers{} // there may be other GPUs
-	if r.w != nil {
-		r.w.remove(r)
+	if w := r.w; w != nil {
 		r.w = nil
+		if !w.remove(r) {
+			r.drop()
+		}
 	}
 }
 
-// drop gives the connection up. The engine is asked for nothing: it has gone.
+// drop gives the connection up, and with it all that was made in the engine.
 func (r *reader) drop() {
 	r.w = nil
 	if r.engine == nil {
@@ -301,7 +304,7 @@ func (r *reader) drop() {
 	r.engine, r.severed = nil, true
 	clear(r.here)
 	r.state(stateNoEngine)
-	r.log.Warn("the engine has gone")
+	r.log.Warn("connection to the engine was given up")
 }
 
 // close gives everything back.

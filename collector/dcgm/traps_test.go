@@ -231,6 +231,16 @@ func TestTrap_AnEngineThatAsksTheDriverNothing(t *testing.T) {
 		t.Errorf("with values again GPU 0 is %v", g.Up)
 	}
 	wantLine(t, n.source, `stoker_dcgm_state{state="ok"} 1`)
+
+	// An engine that starts with the 119 in the kernel's log does not say who the GPUs are.
+	n.do("die")
+	n.do("start")
+	n.do("blank 1")
+	for _, g := range n.collect().GPUs {
+		if g.Up != fleet.Unknown || g.UUID == "" || g.Model == "" {
+			t.Errorf("after a restart of the engine GPU %d is %+v, want who it was", g.Index, g)
+		}
+	}
 }
 
 func TestTrap_TheDriverIsDetachedAndAttached(t *testing.T) {

@@ -398,11 +398,11 @@ func (r *reader) watch(w *watches, group GroupHandle, fields []Short, every, kee
 	return append(slices.Clone(first), second...), nil
 }
 
-// remove takes everything out of the engine again. It stops at the first sign that the
-// engine does not answer.
-func (w *watches) remove(r *reader) {
+// remove takes everything out of the engine again and reports whether it is out. It stops at
+// the first sign that the engine does not answer.
+func (w *watches) remove(r *reader) (out bool) {
 	if w == nil || r.engine == nil {
-		return
+		return true
 	}
 	r.s.thread.During("ending watches")
 	var steps []func() error
@@ -420,7 +420,8 @@ func (w *watches) remove(r *reader) {
 	}
 	for _, step := range steps {
 		if code := codeOf(step()); code == StConnectionNotValid || code == StTimeout || code == StUninitialized {
-			return
+			return false
 		}
 	}
+	return true
 }

@@ -66,11 +66,13 @@ struct setting {
 
 struct group {
 	int used, entities;
+	handle conn;
 	uint32_t group[1024], id[1024];
 };
 
 struct fields {
 	int used, n;
+	handle conn;
 	uint16_t id[128];
 	char name[256];
 };
