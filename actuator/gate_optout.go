@@ -24,7 +24,7 @@ func (optOutGate) Ask(q Question) remedy.GateResult {
 		}
 		jobs := []fleet.JobRef{o.Target.Job}
 		if o.Target.Node != "" && harmful(o) && o.Role != remedy.RoleHold {
-			jobs = q.Fleet.JobsOn(o.Target.Node)
+			jobs = leaving(q.Fleet, o)
 		}
 		for _, ref := range jobs {
 			if j := q.Fleet.Jobs[ref]; j.OptOut != "" {
@@ -33,4 +33,15 @@ func (optOutGate) Ask(q Question) remedy.GateResult {
 		}
 	}
 	return pass("nobody has opted out")
+}
+
+// leaving are the jobs whose pods with GPUs an order about their node does not spare.
+func leaving(f fleet.Snapshot, o remedy.Order) []fleet.JobRef {
+	var out []fleet.JobRef
+	for _, p := range f.PodsOn(o.Target.Node) {
+		if p.GPUs > 0 && p.Job != (fleet.JobRef{}) && !spared(o.Spare, p.UID) {
+			out = append(out, p.Job)
+		}
+	}
+	return out
 }

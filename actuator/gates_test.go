@@ -122,6 +122,8 @@ func TestGates(t *testing.T) {
 		"an opted out job is not asked":                     {nodes: rack(1, 1), jobs: shy, orders: []remedy.Order{ask("checkpoint", remedy.Target{Job: llm})}, gate: "opt-out"},
 		"an opted out job is started again":                 {nodes: rack(1, 1), jobs: shy, orders: []remedy.Order{ask("start", remedy.Target{Job: llm})}},
 		"an opted out job's node is not drained":            {nodes: rack(1, 1), jobs: shy, pods: []fleet.Pod{pod}, orders: []remedy.Order{ask("drain", node(1))}, gate: "opt-out", reason: "job train/llm"},
+		"an opted out job that stays is no reason":          {nodes: rack(1, 1), jobs: shy, pods: []fleet.Pod{pod}, orders: []remedy.Order{{Action: "reset", Target: node(1), Node: "gpu-a-01", Actor: "stoker", Spare: []fleet.PodRef{pod.PodRef}}}},
+		"an opted out job that may hold the GPU is":         {nodes: rack(1, 1), jobs: shy, pods: []fleet.Pod{pod}, orders: []remedy.Order{ask("reset", node(1))}, gate: "opt-out", reason: "job train/llm"},
 		"an opted out job's node is cordoned":               {nodes: rack(1, 0), jobs: shy, pods: []fleet.Pod{pod}, orders: []remedy.Order{ask("cordon", node(1))}},
 		"a job is not stopped for the sake of an opted out": {nodes: optedOut(rack(1, 1)), jobs: jobs, orders: []remedy.Order{ask("stop", remedy.Target{Job: llm})}, gate: "opt-out", reason: "node gpu-a-01"},
 

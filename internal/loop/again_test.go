@@ -2,9 +2,11 @@ package loop
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
+	"stoker.dev/stoker/internal/fleet"
 	"stoker.dev/stoker/internal/remedy"
 )
 
@@ -43,5 +45,38 @@ func TestWhatIsTriedAgainIsAdmittedAgain(t *testing.T) {
 	w.settle()
 	if in := w.stored()[0]; in.Phase != remedy.PhaseResolved || tries != 3 || len(in.Waiting) != 0 {
 		t.Errorf("%s after %d tries, waiting for %v; want it healed after 3", in.Phase, tries, in.Waiting)
+	}
+}
+
+// TestAClusterThatDoesNotAnswerIsNotAskedForEachOrder: a step has an order for each job on
+// the node, and each call waits until its own deadline.
+func TestAClusterThatDoesNotAnswerIsNotAskedForEachOrder(t *testing.T) {
+	w := newWard(t, 1)
+	for i := range 7 { // beside the one that is there
+		ref := fleet.JobRef{Kind: "Job.sim", Namespace: "train", Name: fmt.Sprintf("more-%d", i)}
+		w.site.jobs[ref] = fleet.Job{Ref: ref, UID: "uid-" + ref.Name, Version: 1, Workers: 1, Each: fleet.Resources{GPUs: 1}, Phase: fleet.JobRunning, Started: t0.Add(-time.Hour)}
+		w.site.pods[ref.Name] = fleet.Pod{PodRef: fleet.PodRef{Namespace: "train", Name: ref.Name, UID: ref.Name, Node: nodeName(0)}, Job: ref, GPUs: 1, Running: true}
+	}
+	silent := false
+	w.site.before = func(o remedy.Order) error {
+		if silent = silent || o.Action == "stop"; silent {
+			return errors.New("no answer within 30s")
+		}
+		return nil
+	}
+	w.ingest(lost(0, 3))
+	for range 100 {
+		had := len(w.site.starts)
+		if w.ticks(1); silent {
+			if n := len(w.site.starts) - had; n != 1 {
+				t.Errorf("it was asked %d times in one tick, want once", n)
+			}
+			break
+		}
+	}
+	w.site.before = nil
+	w.settle()
+	if in := w.stored()[0]; in.Phase != remedy.PhaseResolved {
+		t.Errorf("%s: %s; want it healed when the cluster answers again", in.Phase, in.Reason)
 	}
 }

@@ -284,6 +284,9 @@ func (l *Loop) carry(ctx context.Context, now time.Time, t *task) {
 		}
 		l.log.LogAttrs(ctx, slog.LevelWarn, "order not started", slog.Any("order", o.Order), slog.String("ending", string(out.Ending)), slog.Any("err", err))
 		l.settle(now, t.next.Name, o, out)
+		if out.Ending == remedy.Unclear {
+			return // the cluster does not answer; the step's other orders wait for the next tick
+		}
 	}
 }
 
