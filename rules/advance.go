@@ -288,7 +288,8 @@ func (w *walk) watchVerify(cur *remedy.StepRecord) {
 }
 
 // cameBack says that the fault was seen again since the verification began, or in
-// another boot than it was; empty when it was not.
+// another boot than it was, or that the end of a state, without which no verification
+// begins, was none; empty when it was not.
 func (w *walk) cameBack(verified time.Time) string {
 	boot := w.fleet.Nodes[w.in.Subject.Node].BootID
 	for _, e := range w.in.Evidence {
@@ -303,6 +304,9 @@ func (w *walk) cameBack(verified time.Time) string {
 		if e.At.After(since) && e.Seen.After(since) {
 			return "the fault came back: " + e.String()
 		}
+	}
+	if !remedy.Classes[w.in.Class].Event && !w.over() {
+		return "it is not over after all: " + w.in.Evidence[len(w.in.Evidence)-1].String()
 	}
 	return ""
 }
