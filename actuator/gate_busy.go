@@ -34,7 +34,7 @@ func (busyGate) Ask(q Question) remedy.GateResult {
 			if remedy.CompareIncidents(other, q.Incident) > 0 {
 				continue
 			}
-			if at := owns(other, o); at != "" {
+			if at := owns(q.Incident, other, o); at != "" {
 				return wait("%s came first to %s and is at %s", other.Name, at, other.StepName())
 			}
 		}
@@ -81,10 +81,13 @@ func cares(q Question, other remedy.Incident, o remedy.Order) string {
 	return ""
 }
 
-// owns says what of the order's is taken by the incident; empty when nothing.
-func owns(in remedy.Incident, o remedy.Order) string {
+// owns says what of the order's is taken by the other incident; empty when nothing. A node
+// that goes away takes its jobs with it, whoever holds it: those wait for nobody to be
+// moved.
+func owns(asks, in remedy.Incident, o remedy.Order) string {
 	for _, node := range held(in) {
-		if node == o.Target.Node || node == o.Node {
+		goes := asks.Class == remedy.ClassNodeNotice && o.Target.Node == ""
+		if !goes && (node == o.Target.Node || node == o.Node) {
 			return node
 		}
 	}

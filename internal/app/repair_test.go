@@ -11,6 +11,7 @@ import (
 
 // mending is a ward whose incident has come to the action, which runs a repair.
 func mending(t *testing.T, action, ladder string) (*ward, string) {
+	t.Helper()
 	w := newWard(t)
 	node := w.cluster.Nodes()[0]
 	w.told(remedy.Evidence{

@@ -34,8 +34,8 @@ func (l *Loop) hear(now time.Time, was, in remedy.Incident) {
 
 // due reports whether what the incident has heard has waited for long enough.
 func (l *Loop) due(now time.Time, name string) bool {
-	h, any := l.heard[name]
-	return any && now.Sub(h.since) >= heardFor
+	h, is := l.heard[name]
+	return is && now.Sub(h.since) >= heardFor
 }
 
 // written notes that all of the incident is stored, and tells how much of it was heard.
