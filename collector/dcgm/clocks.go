@@ -111,8 +111,8 @@ func (r *reader) addClocks(into *fleet.Samples, places []place) {
 			continue
 		}
 		base := r.labels[p.entity]
-		sums := r.clocks.window.counts(p.entity, into.At)
-		from := into.At.Add(-r.clocks.window.width).UnixMicro()
+		sums := r.clocks.window.counts(p.entity, time.UnixMicro(r.now))
+		from := r.now - r.clocks.window.width.Microseconds()
 		if last, known := r.clocks.last[p.gpu]; r.clocks.samples && (!known || last.ts < from) {
 			// As dcgm-exporter does, though nothing is known of this GPU.
 			into.Values = append(into.Values, fleet.Sample{Field: clockCount, GPU: at, Labels: append(slices.Clone(base), width)})

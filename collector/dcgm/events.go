@@ -76,12 +76,7 @@ func (t *tape) fresh(x sample) (fresh, ok bool) {
 
 // advance ends a reading that began at now, by the engine's clock.
 func (t *tape) advance(now time.Time) {
-	if now.Before(t.readTo) {
-		// The clock was set back: what is to come has times that were read already.
-		t.readTo = now
-		return
-	}
-	t.readTo = now
+	t.readTo = now // also when the clock was set back
 	before := t.since().UnixMicro()
 	for x := range t.seen {
 		if x.ts < before {

@@ -429,6 +429,7 @@ func (r *reader) addXIDs(into *fleet.Samples, places []place) {
 			counts = f.Name
 		}
 	}
+	now := time.UnixMicro(r.now) // by the engine's clock, as all their times
 	r.s.mu.Lock()
 	defer r.s.mu.Unlock()
 	for _, l := range r.s.cursor.Last {
@@ -439,7 +440,7 @@ func (r *reader) addXIDs(into *fleet.Samples, places []place) {
 		if at < 0 {
 			continue
 		}
-		if r.o.XIDFor > 0 && into.At.Sub(time.UnixMicro(l.At)) > r.o.XIDFor {
+		if r.o.XIDFor > 0 && now.Sub(time.UnixMicro(l.At)) > r.o.XIDFor {
 			continue
 		}
 		code := strconv.Itoa(l.Code)
@@ -455,7 +456,7 @@ func (r *reader) addXIDs(into *fleet.Samples, places []place) {
 	for at, p := range places {
 		base := slices.Clone(r.labels[p.entity])
 		base = append(base, fleet.Label{Name: "window_size_in_ms", Value: strconv.FormatInt(r.o.XIDWindow.Milliseconds(), 10)})
-		sums := r.window.counts(p.entity, into.At)
+		sums := r.window.counts(p.entity, now)
 		if len(sums) == 0 {
 			into.Values = append(into.Values, fleet.Sample{Field: counts, GPU: at, Labels: base})
 		}

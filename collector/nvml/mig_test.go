@@ -186,7 +186,7 @@ func TestAnXIDOfAnInstance(t *testing.T) {
 		gpu      int
 		instance uint32
 		xid      uint64
-	}{{1, 1, 43}, {1, 0xFFFFFFFF, 31}, {4, 0, 13}} { // the last by a library that leaves it 0
+	}{{1, 1, 43}, {1, 0xFFFFFFFF, 31}, {4, 0, 9_999}} { // the last by a library that leaves it 0
 		b.events <- nvml.EventData{Device: b.devices[e.gpu], EventType: nvml.EventTypeXidCriticalError, EventData: e.xid, GpuInstanceId: e.instance}
 	}
 	got := map[string]bool{}
@@ -199,17 +199,20 @@ func TestAnXIDOfAnInstance(t *testing.T) {
 			got[fmt.Sprintf("%d of GPU %d %s", e.XID, into.GPUs[e.GPU].Index, into.GPUs[e.GPU].Instance)] = true
 		}
 	}
-	if diff := cmp.Diff(map[string]bool{"43 of GPU 1 1": true, "31 of GPU 1 ": true, "13 of GPU 4 ": true}, got); diff != "" {
+	if diff := cmp.Diff(map[string]bool{"43 of GPU 1 1": true, "31 of GPU 1 ": true, "9999 of GPU 4 ": true}, got); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
 	shown := collect(t, s)
 	last := map[string]float64{}
 	for _, v := range shown.Values {
 		if v.Field == lastXID.Name {
+			if message := v.Labels[len(v.Labels)-1]; message.Name != "err_msg" || (message.Value == "Unknown Error") != (v.Value == 9_999) {
+				t.Errorf("XID %v is called %v", v.Value, message)
+			}
 			last[fmt.Sprint(shown.GPUs[v.GPU].Index, " ", shown.GPUs[v.GPU].Instance)] = v.Value
 		}
 	}
-	if diff := cmp.Diff(map[string]float64{"1 1": 43, "1 ": 31, "4 ": 13}, last); diff != "" {
+	if diff := cmp.Diff(map[string]float64{"1 1": 43, "1 ": 31, "4 ": 9_999}, last); diff != "" {
 		t.Errorf("last XIDs (-want +got):\n%s", diff)
 	}
 }

@@ -168,9 +168,12 @@ func (s *Source) read(into *fleet.Samples) error {
 		is := part{g.UUID, g.Instance}
 		s.instances[is] = g.Instance != ""
 		if code := s.last[is]; code != 0 {
-			row, _ := xid.Lookup(code)
+			message := "Unknown Error" // as dcgm-exporter has it
+			if row, known := xid.Lookup(code); known {
+				message = row.Meaning
+			}
 			into.Values = append(into.Values, fleet.Sample{Field: lastXID.Name, GPU: at, Value: float64(code), Labels: append(slices.Clone(label),
-				fleet.Label{Name: "err_code", Value: strconv.Itoa(code)}, fleet.Label{Name: "err_msg", Value: row.Meaning})})
+				fleet.Label{Name: "err_code", Value: strconv.Itoa(code)}, fleet.Label{Name: "err_msg", Value: message})})
 		}
 	}
 	return nil
