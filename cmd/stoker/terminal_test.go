@@ -76,10 +76,10 @@ func openTerminal(t *testing.T) *screen {
 func TestTheDemoOnATerminal(t *testing.T) {
 	s := openTerminal(t)
 	var pipe bytes.Buffer
-	if err := run(t.Context(), []string{"demo", "--for", "3m", "--speed", "max"}, &pipe, s.tty); err != nil {
+	if err := run(t.Context(), []string{"demo", "--for", "90s", "--speed", "max"}, &pipe, s.tty); err != nil {
 		t.Fatal(err)
 	}
-	if err := run(t.Context(), []string{"demo", "--for", "3m", "--speed", "max", "--listen", "127.0.0.1:0"}, s.tty, s.tty); err != nil {
+	if err := run(t.Context(), []string{"demo", "--for", "90s", "--speed", "max", "--listen", "127.0.0.1:0"}, s.tty, s.tty); err != nil {
 		t.Fatal(err)
 	}
 	await(t, s, "goodput")
@@ -88,7 +88,7 @@ func TestTheDemoOnATerminal(t *testing.T) {
 	if !strings.HasPrefix(first, "console at http://127.0.0.1:") {
 		t.Errorf("it begins with %q, want where the console is", first)
 	}
-	if !strings.Contains(got, "00:01:30 of 00:03:00 (50 %)\r\033[K") {
+	if !strings.Contains(got, "00:01:00 of 00:01:30 (67 %)\r\033[K") {
 		t.Errorf("no progress is shown that is taken away again:\n%q", got)
 	}
 	if kept := seen(got); kept != pipe.String() {
@@ -111,7 +111,7 @@ func TestTheDemoStoppedOnATerminal(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			go func() {
 				defer cancel(errors.New("interrupt"))
-				for start := time.Now(); !strings.Contains(s.String(), "\n00:02:00") && time.Since(start) < time.Minute; {
+				for start := time.Now(); !strings.Contains(s.String(), "00:01:00") && time.Since(start) < time.Minute; {
 					time.Sleep(time.Millisecond)
 				}
 			}()

@@ -31,9 +31,8 @@ func TestStokerIsBetterThanNobody(t *testing.T) {
 // TestTheShortWayTellsWhatTheLongWayTells runs the demonstration's fleet both ways: the
 // same incidents are opened, and they take the same steps.
 func TestTheShortWayTellsWhatTheLongWayTells(t *testing.T) {
-	long := 95 * time.Minute
-	_, r, _ := show(t, DemoOptions{For: long, Seed: 1})
-	run, err := trial{fleet: sim.Demo(1), policy: policyStoker, horizon: long}.run(t.Context())
+	_, r, _ := showWhole(t)
+	run, err := trial{fleet: sim.Demo(whole.Seed), policy: policyStoker, horizon: whole.For}.run(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
