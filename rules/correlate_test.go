@@ -96,7 +96,7 @@ func TestCorrelateSortsEvidence(t *testing.T) {
 			}, time.Minute, nil, "opens gpu-a-02/gpu-3 #1 with 1",
 		},
 		"a second event joins the open incident":    {[]remedy.Incident{openSince(xid79())}, []remedy.Evidence{at(xid79(), time.Minute)}, 2 * time.Minute, nil, "joins gpu-a-02/gpu-3 #1 with 2"},
-		"the same event again changes nothing":      {[]remedy.Incident{openSince(xid79())}, []remedy.Evidence{xid79()}, 2 * time.Minute, nil, ""},
+		"the same event again changes nothing (M3)": {[]remedy.Incident{openSince(xid79())}, []remedy.Evidence{xid79()}, 2 * time.Minute, nil, ""},
 		"another GPU of the node is another":        {[]remedy.Incident{openSince(xid79())}, []remedy.Evidence{changed(xid79(), func(e *remedy.Evidence) { e.Subject = remedy.Subject{Kind: remedy.SubjectGPU, Node: ill, Index: "4"} })}, time.Minute, nil, "opens gpu-a-02/gpu-4 #1 with 1"},
 		"another class of the GPU is another":       {[]remedy.Incident{openSince(xid79())}, []remedy.Evidence{class(remedy.ClassGPUECC)}, time.Minute, nil, "opens gpu-a-02/gpu-3 #1 with 1"},
 		"the same GPU number elsewhere is another":  {[]remedy.Incident{openSince(xid79())}, []remedy.Evidence{changed(xid79(), func(e *remedy.Evidence) { e.Subject = remedy.Subject{Kind: remedy.SubjectGPU, Node: well, Index: "3"} })}, time.Minute, nil, "opens gpu-a-03/gpu-3 #1 with 1"},

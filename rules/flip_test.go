@@ -7,10 +7,10 @@ import (
 	"stoker.dev/stoker/internal/remedy"
 )
 
-// TestAStateThatIsNotOverAfterAllIsNotVerified: its end was taken from an Alertmanager that
+// TestCase_M2_AStateThatIsNotOverAfterAllIsNotVerified: its end was taken from an Alertmanager that
 // had lost its alerts, or came before a word that was older. What fires again is the same
 // alert, of the same time.
-func TestAStateThatIsNotOverAfterAllIsNotVerified(t *testing.T) {
+func TestCase_M2_AStateThatIsNotOverAfterAllIsNotVerified(t *testing.T) {
 	for name, when := range map[string]string{"while it is verified": "runs", "when that has ended": "ended"} {
 		t.Run(name, func(t *testing.T) {
 			p := newPatient(t, unready())

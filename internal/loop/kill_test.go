@@ -175,7 +175,7 @@ func TestAnyMixOfEndsAndErrorsEndsInTheSameState(t *testing.T) {
 	})
 }
 
-func TestTwoLoopsOverOneStoreDoNothingTwice(t *testing.T) {
+func TestCase_R8_TwoLoopsOverOneStoreDoNothingTwice(t *testing.T) {
 	want, _ := play(t, stories[0], 0, false)
 	// The old leader is asleep for a while and does not know that it leads no more.
 	for asleep := 1; asleep <= 40; asleep++ {

@@ -251,7 +251,7 @@ func TestWhatCannotBeWrittenIsNotDone(t *testing.T) {
 	}
 }
 
-func TestTheFullDiskIsToldOnce(t *testing.T) {
+func TestCase_R6_TheFullDiskIsToldOnce(t *testing.T) {
 	w := newWard(t, 1)
 	disk := faultyStore(w)
 	w.ingest(lost(0, 3))
