@@ -38,7 +38,7 @@ func (p *plan) idle() {
 			p.order("tell", remedy.EffectAsk, j, time.Minute, text, setting{Text: text})
 		case a.Stage == StageTold && lasts >= p.cfg.LowerAfter:
 			a.Stage, a.Since = StageLowered, p.now
-			p.prioritise(j, priorityIdle, "it was told that it is idle, and is idle")
+			p.prioritise(j, priorityIdle, "its priority is lowered: it was told that it is idle, and still is")
 		case (a.Stage == StageLowered || a.Stage == StageTaken) && lasts >= p.cfg.ReclaimAfter:
 			who, helps := p.helped(j)
 			if !helps {

@@ -129,9 +129,12 @@ func (p *plan) victims(w fleet.Job, free *freeGPUs, used map[string]int) ([]flee
 			may = append(may, choice{v, p.costOf(v)})
 		}
 	}
-	// The cheapest for each GPU that it gives back comes first.
+	// The cheapest for each GPU that it gives back comes first, and before all who are larger
+	// than who waits: a large gang that goes for a small job does not find its place again.
 	slices.SortStableFunc(may, func(a, b choice) int {
-		return cmp.Compare(float64(a.cost)/float64(a.job.MilliGPUs()), float64(b.cost)/float64(b.job.MilliGPUs()))
+		larger := func(c choice) int { return min(1, max(0, c.job.MilliGPUs()-w.MilliGPUs())) }
+		return cmp.Or(cmp.Compare(larger(a), larger(b)),
+			cmp.Compare(float64(a.cost)/float64(a.job.MilliGPUs()), float64(b.cost)/float64(b.job.MilliGPUs())))
 	})
 	var taken []choice
 	for _, c := range may {

@@ -330,6 +330,37 @@ func TestQuotaIsARight(t *testing.T) {
 	}
 }
 
+// TestALargeGangDoesNotGoForASmallJob holds that who makes room is no larger than who waits,
+// where there is such a one: a large gang would not find its place again.
+func TestALargeGangDoesNotGoForASmallJob(t *testing.T) {
+	for name, tc := range map[string]struct {
+		keeps string // away from us
+		want  fleet.JobRef
+	}{
+		"one of its size goes, though it is dearer": {"", ref("even")},
+		"the large one goes when there is no other": {"even", ref("large")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := t0.Add(2 * time.Hour)
+			w := newWorld(3)
+			w.runs("large", 8, t0.Add(-time.Hour), "n0", "n1")
+			w.runs("even", 8, t0.Add(-time.Hour), "n2")
+			w.saved("large", now) // so that it costs less for each GPU
+			w.saved("even", now.Add(-time.Hour))
+			w.waits("small", 8, 1, t0)
+			if j, ok := w.f.Jobs[ref(tc.keeps)]; ok {
+				j.OptOut = "not this one"
+				w.f.Jobs[j.Ref] = j
+			}
+			w.m = Memory{At: now.Add(-time.Minute), Accounts: map[fleet.JobRef]Account{ref("large"): {Held: 200 * time.Hour}, ref("even"): {Held: 100 * time.Hour}}}
+			w.plan(now)
+			if got := w.m.Room.Victims; len(got) != 1 || got[0] != tc.want {
+				t.Errorf("%v go, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
 func TestWhoWasPreemptedOftenIsHarderToTake(t *testing.T) {
 	for times, want := range map[int]bool{0: true, 1: true, 2: false} {
 		w := newWorld(1)
