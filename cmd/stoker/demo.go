@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"strconv"
@@ -38,7 +39,7 @@ it, and under two policies that are in use. Faults come at the rates of docs/sim
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if speed != "max" {
 				v, err := strconv.ParseFloat(speed, 64)
-				if err != nil || v <= 0 {
+				if err != nil || !(v > 0) || math.IsInf(v, 0) {
 					return exitError{2, fmt.Errorf("speed %q is neither a number above 0 nor max", speed)}
 				}
 				o.Speed = v
@@ -46,17 +47,19 @@ it, and under two policies that are in use. Faults come at the rates of docs/sim
 			switch {
 			case o.For < 0:
 				return exitError{2, fmt.Errorf("for %s is negative", o.For)}
+			case compare && o.For < time.Minute:
+				return exitError{2, fmt.Errorf("for %s: runs that are compared take a minute at least", o.For)}
 			case seeds < 1 || seeds > 10_000:
 				return exitError{2, fmt.Errorf("seeds: %d is not from 1 to 10000", seeds)}
-			case c.Nodes < 0 || c.Nodes > 10_000 || c.Jobs < 0 || c.Jobs > 100_000 || c.Faults < 0:
-				return exitError{2, errors.New("nodes are from 1 to 10000, jobs from 1 to 100000, and faults are not negative")}
+			case c.Nodes < 0 || c.Nodes > 10_000 || c.Jobs < 0 || c.Jobs > 100_000 || !(c.Faults >= 0 && c.Faults <= 100_000):
+				return exitError{2, errors.New("nodes are from 1 to 10000, jobs from 1 to 100000, and faults from 0 to 100000 times as often")}
 			case !compare && (c.Nodes != 0 || c.Jobs != 0 || c.Faults != 0):
 				return exitError{2, errors.New("--nodes, --jobs and --faults want --compare")}
 			case seeds > 1 && !compare:
 				return exitError{2, errors.New("several seeds want --compare")}
 			case compare && (o.Off || o.Listen != ""):
 				return exitError{2, errors.New("--compare goes with neither --off nor --listen")}
-			case scenario != "" && (compare || o.Off || o.Listen != "" || o.Report != ""):
+			case scenario != "" && cmd.Flags().NFlag() > 1:
 				return exitError{2, errors.New("--scenario goes with no other flag")}
 			case scenario != "":
 				return app.Scenario(cmd.Context(), cmd.OutOrStdout(), scenario)

@@ -3,11 +3,9 @@ package app
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"runtime"
 	"slices"
 	"time"
@@ -73,6 +71,7 @@ type ArmReport struct {
 	RanTwice      int                `json:"ranTwice"`
 	Resubmissions int                `json:"resubmissions"`
 	Preemptions   int                `json:"preemptions"`
+	Unfinished    int                `json:"jobsUnfinished"` // of which times of completion are less than they will be
 	LostGPUHours  map[string]float64 `json:"lostGPUHours"`
 	Goodput       float64            `json:"goodput"`
 	MeanJCT       float64            `json:"meanJCTSeconds"`
@@ -99,6 +98,9 @@ type Difference struct {
 
 // Compare runs every policy on the same fleets and writes what came of it.
 func Compare(ctx context.Context, out io.Writer, o CompareOptions) error {
+	if err := mayWrite(o.Report); err != nil {
+		return err
+	}
 	o.For, o.Nodes, o.Faults = cmp.Or(o.For, compareFor), cmp.Or(o.Nodes, compareNodes), cmp.Or(o.Faults, compareFaults)
 	if o.Jobs == 0 {
 		o.Jobs = max(1, int(float64(compareJobs*o.Nodes)/compareNodes*o.For.Hours()/compareFor.Hours()))
@@ -143,17 +145,7 @@ func Compare(ctx context.Context, out io.Writer, o CompareOptions) error {
 	if err := r.summary(out); err != nil {
 		return fmt.Errorf("print: %w", err)
 	}
-	if o.Report == "" {
-		return nil
-	}
-	b, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
-	if err := os.WriteFile(o.Report, append(b, '\n'), 0o644); err != nil { //nolint:gosec // a report is for everybody
-		return fmt.Errorf("report: %w", err)
-	}
-	return nil
+	return writeReport(o.Report, r)
 }
 
 // compareFleet is one fleet of a comparison. Jobs come in the first two thirds.
@@ -173,7 +165,7 @@ func armReport(p policy, first uint64, runs []trialResult) ArmReport {
 		a.Faults, a.Noise, a.MissedFaults = a.Faults+len(r.Faults), a.Noise+r.Noise, a.MissedFaults+r.MissedFaults
 		a.Cordons, a.WrongCordons = a.Cordons+r.Cordons, a.WrongCordons+r.WrongCordons
 		a.WrongStops, a.WrongReleases, a.RanTwice = a.WrongStops+r.WrongStops, a.WrongReleases+r.WrongReleases, a.RanTwice+r.RanTwice
-		a.Resubmissions, a.Preemptions = a.Resubmissions+r.Resubmissions, a.Preemptions+r.Preemptions
+		a.Resubmissions, a.Preemptions, a.Unfinished = a.Resubmissions+r.Resubmissions, a.Preemptions+r.Preemptions, a.Unfinished+r.JobsUnfinished
 		for _, cause := range slices.Sorted(maps.Keys(r.LostGPUHours)) {
 			a.LostGPUHours[cause] += r.LostGPUHours[cause]
 		}
@@ -249,6 +241,7 @@ func (r CompareReport) summary(out io.Writer) error {
 			row("wrong cordons", "%d", func(a ArmReport) any { return a.WrongCordons })+
 			row("resubmissions", "%d", func(a ArmReport) any { return a.Resubmissions })+
 			row("preemptions", "%d", func(a ArmReport) any { return a.Preemptions })+
+			row("jobs not done", "%d", func(a ArmReport) any { return a.Unfinished })+
 			row("goodput, %", "%.1f", func(a ArmReport) any { return 100 * a.Goodput })+
 			row("mean completion, min", "%.1f", func(a ArmReport) any { return a.MeanJCT / 60 })+
 			row("p99 completion, min", "%.1f", func(a ArmReport) any { return a.P99JCT / 60 })+

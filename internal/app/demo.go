@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -52,6 +51,9 @@ const (
 // Demo runs the whole of Stoker on a simulated fleet in virtual time and writes one
 // line per event to out, then a summary. The same options give the same bytes.
 func Demo(ctx context.Context, out io.Writer, o DemoOptions) (err error) {
+	if err := mayWrite(o.Report); err != nil {
+		return err
+	}
 	lines := &printer{out: out, terminal: o.Terminal}
 	cfg := sim.Demo(o.Seed)
 	cfg.Tell = func(e sim.Event) { lines.print(e.At, string(e.Kind), e.Text) }
@@ -110,7 +112,7 @@ func Demo(ctx context.Context, out io.Writer, o DemoOptions) (err error) {
 	if err := report.summary(out, o.Off); err != nil {
 		return fmt.Errorf("print: %w", err)
 	}
-	if err := report.write(o.Report); err != nil || o.For > 0 {
+	if err := writeReport(o.Report, report); err != nil || o.For > 0 {
 		return err
 	}
 	return context.Cause(ctx)
@@ -436,18 +438,4 @@ func (r DemoReport) summary(out io.Writer, off bool) error {
   goodput        %.1f %% of all GPU-time
 `, r.Hours, r.GPUs, who, r.Seed, len(r.Faults), r.MissedFaults, len(r.Incidents), r.Cordons, r.WrongCordons, r.Resubmissions, lost, 100*r.Goodput)
 	return err
-}
-
-func (r DemoReport) write(name string) error {
-	if name == "" {
-		return nil
-	}
-	b, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
-	if err := os.WriteFile(name, append(b, '\n'), 0o644); err != nil { //nolint:gosec // a report is for everybody
-		return fmt.Errorf("report: %w", err)
-	}
-	return nil
 }

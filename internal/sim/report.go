@@ -42,8 +42,10 @@ type Report struct {
 	RanTwice      int      `json:"ranTwice"` // gangs that ran beside an older one of the same job
 	Mistakes      []string `json:"mistakes"` // one sentence for each wrong act, up to a limit
 
-	JobsFinished   int `json:"jobsFinished"`
-	JobsUnfinished int `json:"jobsUnfinished"` // of those that were submitted
+	JobsFinished int `json:"jobsFinished"`
+	// JobsUnfinished are those that were submitted and have not succeeded, without such as
+	// compute nothing.
+	JobsUnfinished int `json:"jobsUnfinished"`
 	// MeanJCTSeconds and P99JCTSeconds are the times from submission to success. Of a job
 	// that has not succeeded it is the time until now, which is less than it will be: who
 	// leaves jobs behind gains nothing by it. Jobs that compute nothing are left out.
@@ -128,12 +130,13 @@ func (s *Simulation) reportJobs(r *Report) {
 				count(e.took)
 			}
 		case !e.idle:
+			r.JobsUnfinished++
 			count(s.now - e.submitted)
 		}
 	}
-	r.JobsUnfinished = s.arrived - r.JobsFinished
 	for _, j := range s.jobs {
 		if !j.state.over() && !j.spec.Idle {
+			r.JobsUnfinished++
 			count(s.now - j.submitted)
 		}
 	}

@@ -3,12 +3,16 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/tools/txtar"
 
+	"stoker.dev/stoker/actuator"
+	"stoker.dev/stoker/internal/config"
+	"stoker.dev/stoker/internal/remedy"
 	"stoker.dev/stoker/internal/sim/truth"
 )
 
@@ -55,7 +59,7 @@ func (e Expectation) String() string {
 func ParseScenario(name string, data []byte) (Scenario, error) {
 	a := txtar.Parse(data)
 	s := Scenario{Name: name, Why: strings.TrimSpace(string(a.Comment)), For: 2 * time.Hour}
-	p := &scenarioParser{name: name, s: &s, gpus: 8}
+	p := &scenarioParser{name: name, s: &s, lines: map[string][]int{}}
 	from := strings.Count(string(a.Comment), "\n")
 	seen := map[string]bool{}
 	for _, f := range a.Files {
@@ -81,19 +85,39 @@ func ParseScenario(name string, data []byte) (Scenario, error) {
 	}
 	if len(p.errs) == 0 {
 		c := s.Fleet
-		if err := c.defaults(); err != nil {
-			p.errs = append(p.errs, fmt.Errorf("%s: %w", name, err))
-		}
+		p.place(c.defaults())
 	}
 	return s, errors.Join(p.errs...)
 }
 
 type scenarioParser struct {
-	name string
-	line int
-	gpus int
-	s    *Scenario
-	errs []error
+	name  string
+	line  int
+	lines map[string][]int // of jobs and faults
+	s     *Scenario
+	errs  []error
+}
+
+// place gives each mistake of the fleet the line that it is in.
+func (p *scenarioParser) place(err error) {
+	if err == nil {
+		return
+	}
+	if many, ok := errors.AsType[interface {
+		error
+		Unwrap() []error
+	}](err); ok {
+		for _, one := range many.Unwrap() {
+			p.place(one)
+		}
+		return
+	}
+	if m, ok := errors.AsType[mistake](err); ok {
+		p.line = p.lines[m.of][m.i]
+		p.fail(errors.New(m.text))
+		return
+	}
+	p.errs = append(p.errs, fmt.Errorf("%s: section fleet: %w", p.name, err))
 }
 
 func (p *scenarioParser) fail(err error) {
@@ -107,8 +131,11 @@ func (p *scenarioParser) fleet(words []string) error {
 	c := &p.s.Fleet
 	if words[0] == "queue" && len(words) == 3 {
 		n, err := strconv.Atoi(words[2])
+		if err != nil || n < 0 {
+			return fmt.Errorf("%q is not a number of GPUs", words[2])
+		}
 		c.Queues = append(c.Queues, QueueSpec{Name: words[1], Quota: n})
-		return err
+		return nil
 	}
 	if len(words) != 2 {
 		return fmt.Errorf("a setting is its name and its value, not %q", strings.Join(words, " "))
@@ -120,9 +147,13 @@ func (p *scenarioParser) fleet(words []string) error {
 	case name == "seed":
 		c.Seed, err = strconv.ParseUint(words[1], 10, 64)
 	case number[name] != nil:
-		*number[name], err = strconv.Atoi(words[1])
+		if *number[name], err = strconv.Atoi(words[1]); err == nil && (*number[name] < 0 || *number[name] == 0 && name != "spot") {
+			err = fmt.Errorf("%s %d: there must be some", name, *number[name])
+		}
 	case length[name] != nil:
-		*length[name], err = time.ParseDuration(words[1])
+		if *length[name], err = time.ParseDuration(words[1]); err == nil && *length[name] <= 0 {
+			err = fmt.Errorf("%s %s: it must take some time", name, words[1])
+		}
 	default:
 		return fmt.Errorf("setting %q is unknown; known: for, gpus, nodes, operators, queue, seed, spot, watchdog", name)
 	}
@@ -144,6 +175,7 @@ func (p *scenarioParser) job(words []string) error {
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return err
 	}
+	p.lines["job"] = append(p.lines["job"], p.line)
 	p.s.Fleet.Jobs = append(p.s.Fleet.Jobs, JobSpec{
 		Namespace: team, Name: name, At: at, Workers: w, GPUs: g, Share: share, Iteration: time.Second, Iterations: int64(lasts / time.Second), Idle: len(words) == 5,
 	})
@@ -183,9 +215,10 @@ func (p *scenarioParser) fault(words []string) error {
 			}
 			rest = rest[1:]
 		default:
-			return fmt.Errorf("%q is neither for nor incurable nor stubborn", rest[0])
+			return fmt.Errorf("%q is neither `for` and a length nor incurable nor stubborn", rest[0])
 		}
 	}
+	p.lines["fault"] = append(p.lines["fault"], p.line)
 	p.s.Fleet.Faults = append(p.s.Fleet.Faults, f)
 	return nil
 }
@@ -194,13 +227,21 @@ func (p *scenarioParser) fault(words []string) error {
 func (p *scenarioParser) expect(words []string) error {
 	e := Expectation{Line: p.line, Op: "="}
 	switch {
-	case words[0] == "no" && len(words) >= 3 && words[1] == "incident":
+	case (len(words) == 3 || len(words) == 4) && words[0] == "no" && words[1] == "incident":
 		e.Never, e.Class, e.Subject = true, words[2], "*"
 		if len(words) > 3 {
 			e.Subject = words[3]
 		}
 	case words[0] == "incident" && len(words) >= 4:
 		e.Incident, e.Class, e.Subject, e.Phase, e.Steps = true, words[1], words[2], words[3], words[4:]
+		if !slices.Contains(phases, e.Phase) {
+			return errors.New(config.Unknown("phase", e.Phase, phases))
+		}
+		for _, step := range e.Steps {
+			if _, known := actuator.Actions.Info(step); !known {
+				return errors.New(config.Unknown("step", step, actuator.Actions.Names()))
+			}
+		}
 	case len(words) == 3 && strings.Contains(" = != < <= > >= ", " "+words[1]+" "):
 		e.Number, e.Op = words[0], words[1]
 		v, err := strconv.ParseFloat(words[2], 64)
@@ -218,8 +259,22 @@ func (p *scenarioParser) expect(words []string) error {
 	default:
 		return fmt.Errorf("%q is neither `NAME OP NUMBER` nor `incident CLASS SUBJECT PHASE STEPS...` nor `no incident CLASS`", strings.Join(words, " "))
 	}
+	// That there is no incident of a class that does not exist would always hold.
+	if class := remedy.Class(e.Class); (e.Incident || e.Never) && !class.Known() {
+		var known []string
+		for _, c := range remedy.ClassNames() {
+			known = append(known, string(c))
+		}
+		return errors.New(config.Unknown("class", e.Class, known))
+	}
 	p.s.Expect = append(p.s.Expect, e)
 	return nil
+}
+
+// phases are what an incident may be expected to be in.
+var phases = []string{
+	"*", string(remedy.PhaseOpen), string(remedy.PhaseActing), string(remedy.PhaseHeld), string(remedy.PhaseCancelling),
+	string(remedy.PhaseResolved), string(remedy.PhaseCancelled),
 }
 
 // Holds reports whether the comparison of a number holds.

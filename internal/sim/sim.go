@@ -351,7 +351,7 @@ func (c *Config) defaultJobs() error {
 	for i := range c.Jobs {
 		j := &c.Jobs[i]
 		bad := func(format string, args ...any) {
-			errs = append(errs, fmt.Errorf("job %d, %s: %s", i+1, j.Ref(), fmt.Sprintf(format, args...)))
+			errs = append(errs, mistake{"job", i, fmt.Sprintf("%s: %s", j.Ref(), fmt.Sprintf(format, args...))})
 		}
 		if j.Namespace == "" || j.Name == "" {
 			bad("has no namespace or no name")
@@ -427,6 +427,15 @@ func (c *Config) draw(j *JobSpec) {
 	}
 }
 
+// A mistake is what is wrong with one job or one fault of a configuration.
+type mistake struct {
+	of   string // job or fault
+	i    int
+	text string
+}
+
+func (m mistake) Error() string { return fmt.Sprintf("%s %d, %s", m.of, m.i+1, m.text) }
+
 func (c *Config) checkFaults() error {
 	var errs []error
 	jobs := map[string]JobSpec{}
@@ -435,7 +444,7 @@ func (c *Config) checkFaults() error {
 	}
 	for i, f := range c.Faults {
 		bad := func(format string, args ...any) {
-			errs = append(errs, fmt.Errorf("fault %d, %s: %s", i+1, f.Kind, fmt.Sprintf(format, args...)))
+			errs = append(errs, mistake{"fault", i, fmt.Sprintf("%s: %s", f.Kind, fmt.Sprintf(format, args...))})
 		}
 		info, known := truth.Kinds[f.Kind]
 		if !known {
