@@ -59,7 +59,7 @@ func TestAStokerThatLacksSomethingFailsAScenario(t *testing.T) {
 		scenario string
 		because  string
 	}{
-		"without detection a fault is missed":            {lameness{noDetection: true}, "gpu-lost", "missedFaults = 0"},
+		"without detection a fault is missed":            {lameness{told: nothing}, "gpu-lost", "missedFaults = 0"},
 		"without verification an ill node is given back": {lameness{noVerification: true}, "gpu-incurable", "wrongReleases = 0"},
 		"without gates half of a fleet is taken out":     {lameness{noGates: true}, "power-event", "mostCordoned = 2"},
 		"without the planner an idle holder keeps all":   {lameness{noPlanner: true}, "idle-notebook", "preemptions = 1"},

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -47,12 +46,20 @@ type trial struct {
 	lines   *printer // may be nil
 }
 
-// lameness takes something from Stoker, to show that a test notices.
+// lameness takes something from Stoker, or lets it see what is not so, to show that a test
+// notices.
 type lameness struct {
-	noDetection    bool
+	told           func([]remedy.Evidence) []remedy.Evidence // what it hears instead
+	sees           func(hands) hands                         // of the cluster
 	noVerification bool
 	noGates        bool
 	noPlanner      bool
+}
+
+// hands are the cluster as a trial's Stoker sees and changes it.
+type hands interface {
+	actuator.Cluster
+	observe.Filler
 }
 
 // A trialResult is what came of a trial.
@@ -83,7 +90,7 @@ func (t trial) run(ctx context.Context) (trialResult, error) {
 	var incidents func() []remedy.Incident
 	switch t.policy {
 	case policyStoker:
-		told := &gathered{of: []loop.Witness{newEcho(direct, t.fleet.Seed), s.Cluster()}, deaf: t.lame.noDetection}
+		told := &gathered{of: []loop.Witness{newEcho(direct, t.fleet.Seed), s.Cluster()}, as: t.lame.told}
 		l, err := t.stoker(s, direct, told)
 		if err != nil {
 			return trialResult{}, err
@@ -155,13 +162,17 @@ func (t trial) stoker(s *sim.Simulation, direct *replay.Direct, told *gathered) 
 			})
 		}
 	}
+	var cluster hands = s.Cluster()
+	if t.lame.sees != nil {
+		cluster = t.lame.sees(cluster)
+	}
 	specs := slices.Concat(actuator.Actions, actuator.Planned(s.Cluster()))
-	act, err := actuator.New(log, s.Cluster(), specs, gates, reg)
+	act, err := actuator.New(log, cluster, specs, gates, reg)
 	if err != nil {
 		return nil, err
 	}
 	world := observe.NewWorld(log,
-		observe.Source{Name: sim.Source, Filler: s.Cluster(), Needed: true},
+		observe.Source{Name: sim.Source, Filler: cluster, Needed: true},
 		observe.Source{Name: "telemetry", Filler: direct})
 	opts := loop.Options{Parallel: 1, Plans: !t.lame.noPlanner, Tell: func(e loop.Entry) {
 		tellPeople(s, e)
@@ -175,7 +186,7 @@ func (t trial) stoker(s *sim.Simulation, direct *replay.Direct, told *gathered) 
 // A gathered is what witnesses have told since the loop last asked.
 type gathered struct {
 	of   []loop.Witness
-	deaf bool
+	as   func([]remedy.Evidence) []remedy.Evidence // nil: as it was told
 	held []remedy.Evidence
 }
 
@@ -186,9 +197,10 @@ func (g *gathered) gather(ctx context.Context, now time.Time) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		if !g.deaf {
-			g.held = append(g.held, ev...)
+		if g.as != nil {
+			ev = g.as(ev)
 		}
+		g.held = append(g.held, ev...)
 	}
 	return len(g.held) > 0, nil
 }
@@ -227,8 +239,7 @@ func lazily(ctx context.Context, l *loop.Loop, told *gathered) func(time.Time) e
 // Stoker's journal has been told.
 func tellPeople(s *sim.Simulation, e loop.Entry) {
 	if e.Kind == loop.EntryOpened {
-		node, _, _ := strings.Cut(e.Subject, "/")
-		s.People().Told(node)
+		s.People().Told(string(e.Class), e.Subject)
 	}
 }
 

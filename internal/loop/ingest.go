@@ -91,7 +91,7 @@ func (l *Loop) ingest(ctx context.Context, now time.Time, f fleet.Snapshot, ev [
 		if created {
 			open++
 			l.metrics.opened.WithLabelValues(string(stored.Class)).Inc()
-			entry.Text = stored.Evidence[0].String()
+			entry.Class, entry.Text = stored.Class, stored.Evidence[0].String()
 		} else {
 			entry.Kind, entry.Text = EntryEvidence, learned(was, stored)
 		}

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"stoker.dev/stoker/internal/remedy"
 )
 
 // An EntryKind says what an entry of the journal tells.
@@ -28,13 +30,14 @@ const (
 
 // An Entry is one line of what the loop did.
 type Entry struct {
-	At       time.Time `json:"at"`
-	Kind     EntryKind `json:"kind"`
-	Incident string    `json:"incident,omitempty"`
-	Subject  string    `json:"subject,omitempty"`
-	Step     string    `json:"step,omitempty"`
-	Target   string    `json:"target,omitempty"`
-	Text     string    `json:"text"`
+	At       time.Time    `json:"at"`
+	Kind     EntryKind    `json:"kind"`
+	Incident string       `json:"incident,omitempty"`
+	Class    remedy.Class `json:"class,omitempty"` // of an incident that was opened
+	Subject  string       `json:"subject,omitempty"`
+	Step     string       `json:"step,omitempty"`
+	Target   string       `json:"target,omitempty"`
+	Text     string       `json:"text"`
 }
 
 // A journal keeps the newest entries.

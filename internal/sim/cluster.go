@@ -151,6 +151,9 @@ func (c *Cluster) Evict(ctx context.Context, ref fleet.PodRef) error {
 	if p.node != nil {
 		s.judge(truth.Evict, p.namespace+"/"+p.name, s.record.Ill(p.node.name), "nothing is wrong with "+p.node.name)
 	}
+	if p.job != nil {
+		s.evacuate(p.job)
+	}
 	s.terminate(p)
 	return nil
 }
@@ -231,11 +234,13 @@ func (c *Cluster) StopJob(ctx context.Context, was fleet.Job, key string) (fleet
 	if j.state.over() {
 		return fleet.Job{}, failf(remedy.Gone, "job %s has ended", j.ref)
 	}
-	right := j.blame != none
+	// That it still does again what it lost to a fault is no reason to stop it once more.
+	right := j.blame != none && j.state != training
 	for _, p := range j.pods {
 		right = right || p.node != nil && s.record.Ill(p.node.name)
 	}
 	s.judge(truth.Stop, j.ref.String(), right, "no fault touches the job")
+	s.evacuate(j)
 	j.stoppedBy = key
 	s.suspend(j)
 	return s.jobFact(j), nil

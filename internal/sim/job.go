@@ -469,6 +469,16 @@ func (s *Simulation) retry(j *job) {
 	}
 }
 
+// evacuate charges what a job loses that has to leave an ill node to the node's fault: it
+// would have gone on without it.
+func (s *Simulation) evacuate(j *job) {
+	for _, p := range j.pods {
+		if j.blame == none && p.node != nil {
+			j.blame = s.record.IllBy(p.node.name)
+		}
+	}
+}
+
 // stop does what follows when the job's object says that it shall not run.
 func (s *Simulation) stop(j *job) {
 	s.dequeue(j)

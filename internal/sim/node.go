@@ -57,7 +57,7 @@ type node struct {
 	// What the free GPUs go into, as the ledger has it.
 	booked   [numUses]int // thousandths
 	bookedAt int64
-	blame    int // the fault to which what is not free is charged; none when negative
+	blame    int // the fault to which what is not free is charged, until it takes work again; none when negative
 }
 
 const numUses = int(truth.Free) + 1
@@ -175,8 +175,11 @@ func (s *Simulation) refresh(n *node) {
 		}
 	}
 	n.booked = now
-	if n.takes() && n.lost == 0 {
+	switch {
+	case n.takes() && n.lost == 0:
 		n.blame = none
+	case n.blame == none && !n.takes():
+		n.blame = s.record.IllBy(n.name) // as one that is hot, and cordoned for it
 	}
 	slot := noRoom
 	if n.takes() {

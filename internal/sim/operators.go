@@ -23,6 +23,7 @@ func (s *Simulation) attend(i int, n *node) {
 		s.change(n)
 		for _, p := range slices.Clone(n.pods) {
 			if !p.resident {
+				s.evacuate(p.job)
 				s.terminate(p)
 			}
 		}

@@ -3,6 +3,8 @@ package sim
 import (
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	"stoker.dev/stoker/internal/fleet"
 )
@@ -14,12 +16,21 @@ type People struct{ s *Simulation }
 // People returns the people.
 func (s *Simulation) People() People { return People{s} }
 
-// Told says that people have been told that something is wrong with a node, as by an
-// incident that is open: it is not missed then, though nothing may be done yet.
-func (p People) Told(name string) {
+// Told says that people have been told of a fault of that class of a node, or of one of
+// its GPUs as NODE/gpu-N, as by an incident that is open: it is not missed then, though
+// nothing may be done yet.
+func (p People) Told(class, subject string) {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
-	p.s.record.Notice(p.s.since(), name)
+	node, gpu := subject, -1
+	if name, index, ok := strings.Cut(subject, "/gpu-"); ok {
+		n, err := strconv.Atoi(index)
+		if err != nil {
+			return
+		}
+		node, gpu = name, n
+	}
+	p.s.record.Told(p.s.since(), class, node, gpu)
 }
 
 func (p People) node(name string, do func(*node)) error {

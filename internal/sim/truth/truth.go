@@ -45,6 +45,9 @@ type KindInfo struct {
 	Ill bool
 	// Wanted says that neither cordoning the node nor telling people is to miss the fault.
 	Wanted bool
+	// Class is that of the incidents that are about it; empty where there are none. One of
+	// another class tells nobody of the fault.
+	Class string
 	// Noise says that the kind is no fault at all, and only looks like one.
 	Noise bool
 	// Where the fault is to happen: on a node, on a GPU of it, or at a job.
@@ -56,14 +59,14 @@ type KindInfo struct {
 
 // Kinds describes every kind.
 var Kinds = map[Kind]KindInfo{
-	GPULost:    {Doc: "A GPU falls off the bus with XID 79; the job on it hangs. A boot brings it back.", Ill: true, Wanted: true, Node: true, GPU: true, Job: true},
-	GPUECC:     {Doc: "A GPU has an uncontained memory error, XID 95; the job on it crashes, and its GPUs log XID 45. A reset or a boot cures it.", Ill: true, Wanted: true, Node: true, GPU: true, Job: true},
-	GPUDriver:  {Doc: "The firmware of a GPU does not answer, XID 119; the job on it hangs. A reset or a boot cures it.", Ill: true, Wanted: true, Node: true, GPU: true, Job: true},
-	NVLinkDown: {Doc: "An NVLink fails with XID 74; the job on it crashes. A reset or a boot cures it.", Ill: true, Wanted: true, Node: true, GPU: true, Job: true},
-	GPUHot:     {Doc: "A GPU is too hot for a time and runs at half its speed, and the whole gang with it.", Ill: true, Wanted: true, Node: true, GPU: true, Job: true, Lasts: true},
-	NodeLost:   {Doc: "A node stops and comes back by itself after a time. The cluster itself sees it.", Ill: true, Node: true, Job: true, Lasts: true},
+	GPULost:    {Doc: "A GPU falls off the bus with XID 79; the job on it hangs. A boot brings it back.", Ill: true, Wanted: true, Class: "gpu-lost", Node: true, GPU: true, Job: true},
+	GPUECC:     {Doc: "A GPU has an uncontained memory error, XID 95; the job on it crashes, and its GPUs log XID 45. A reset or a boot cures it.", Ill: true, Wanted: true, Class: "gpu-ecc", Node: true, GPU: true, Job: true},
+	GPUDriver:  {Doc: "The firmware of a GPU does not answer, XID 119; the job on it hangs. A reset or a boot cures it.", Ill: true, Wanted: true, Class: "gpu-driver", Node: true, GPU: true, Job: true},
+	NVLinkDown: {Doc: "An NVLink fails with XID 74; the job on it crashes. A reset or a boot cures it.", Ill: true, Wanted: true, Class: "gpu-nvlink", Node: true, GPU: true, Job: true},
+	GPUHot:     {Doc: "A GPU is too hot for a time and runs at half its speed, and the whole gang with it.", Ill: true, Wanted: true, Class: "gpu-hot", Node: true, GPU: true, Job: true, Lasts: true},
+	NodeLost:   {Doc: "A node stops and comes back by itself after a time. The cluster itself sees it.", Ill: true, Class: "node-unready", Node: true, Job: true, Lasts: true},
 	BootHangs:  {Doc: "The next boot of the node does not come to its end; only cutting its power helps.", Ill: true, Wanted: true, Node: true},
-	SpotNotice: {Doc: "A node of the spot pool is announced to go, and goes two minutes later. Others come when there is capacity.", Ill: true, Node: true},
+	SpotNotice: {Doc: "A node of the spot pool is announced to go, and goes two minutes later. Others come when there is capacity.", Ill: true, Class: "node-notice", Node: true},
 
 	JobCrash: {Doc: "The program of a job fails and all its GPUs log XID 45, again and again. Nothing is broken.", Job: true},
 	JobHang:  {Doc: "The program of a job hangs until its own watchdog ends it. Nothing is broken.", Job: true},
@@ -191,17 +194,33 @@ func (r *Record) Lose(i int, u Use, t GPUTime) {
 }
 
 // Ill reports whether something is wrong with the node.
-func (r *Record) Ill(node string) bool {
-	return slices.ContainsFunc(r.cases, func(c Case) bool { return c.ill(node) })
+func (r *Record) Ill(node string) bool { return r.IllBy(node) >= 0 }
+
+// IllBy is the first of the faults by which the node is ill now; negative when it is not.
+func (r *Record) IllBy(node string) int {
+	return slices.IndexFunc(r.cases, func(c Case) bool { return c.ill(node) })
 }
 
 func (c Case) ill(node string) bool { return c.Active && c.Node == node && Kinds[c.Kind].Ill }
 
-// Notice writes down that a node was cordoned, by whomever, or that people were told that
-// it is ill: what is wrong with it was noticed.
+// Notice writes down that a node was cordoned, by whomever: what is wrong with it was
+// noticed.
 func (r *Record) Notice(at time.Duration, node string) {
+	r.notice(at, node, func(Case) bool { return true })
+}
+
+// Told writes down that people were told of the class of a fault, of a GPU of the node or,
+// when gpu is negative, of the node. What is wrong in another way was not noticed by that.
+func (r *Record) Told(at time.Duration, class, node string, gpu int) {
+	r.notice(at, node, func(c Case) bool {
+		info := Kinds[c.Kind]
+		return info.Class == class && (gpu < 0 || gpu == c.GPU)
+	})
+}
+
+func (r *Record) notice(at time.Duration, node string, of func(Case) bool) {
 	for i := range r.cases {
-		if c := &r.cases[i]; c.ill(node) && !c.Seen {
+		if c := &r.cases[i]; c.ill(node) && !c.Seen && of(*c) {
 			c.Seen, c.Noticed = true, at
 		}
 	}

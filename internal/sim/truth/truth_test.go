@@ -165,6 +165,29 @@ func TestARecordJudges(t *testing.T) {
 	}
 }
 
+// TestOnlyWhatIsAboutAFaultTellsOfIt holds that an incident about something else, on another
+// node or another GPU does not make a fault one that people know of; a cordon does.
+func TestOnlyWhatIsAboutAFaultTellsOfIt(t *testing.T) {
+	for name, tc := range map[string]struct {
+		tell func(*Record)
+		seen bool
+	}{
+		"of the GPU":                   {func(r *Record) { r.Told(time.Minute, "gpu-lost", "n", 3) }, true},
+		"of the node":                  {func(r *Record) { r.Told(time.Minute, "gpu-lost", "n", -1) }, true},
+		"of another GPU":               {func(r *Record) { r.Told(time.Minute, "gpu-lost", "n", 4) }, false},
+		"of another node":              {func(r *Record) { r.Told(time.Minute, "gpu-lost", "o", 3) }, false},
+		"of another class":             {func(r *Record) { r.Told(time.Minute, "telemetry-lost", "n", -1) }, false},
+		"nothing, but it was cordoned": {func(r *Record) { r.Notice(time.Minute, "n") }, true},
+	} {
+		r := NewRecord([]Fault{{Kind: GPULost, Node: "n"}})
+		r.Begin(0, 0, "n", 3, false)
+		tc.tell(r)
+		if got := r.Cases()[0].Seen; got != tc.seen {
+			t.Errorf("people were told %s: noticed %t, want %t", name, got, tc.seen)
+		}
+	}
+}
+
 func TestActsAreCountedBeyondTheirLimit(t *testing.T) {
 	r := NewRecord(nil)
 	for i := range maxActs + 5 {
