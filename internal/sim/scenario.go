@@ -11,7 +11,6 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"stoker.dev/stoker/actuator"
-	"stoker.dev/stoker/internal/config"
 	"stoker.dev/stoker/internal/remedy"
 	"stoker.dev/stoker/internal/sim/truth"
 )
@@ -235,11 +234,11 @@ func (p *scenarioParser) expect(words []string) error {
 	case words[0] == "incident" && len(words) >= 4:
 		e.Incident, e.Class, e.Subject, e.Phase, e.Steps = true, words[1], words[2], words[3], words[4:]
 		if !slices.Contains(phases, e.Phase) {
-			return errors.New(config.Unknown("phase", e.Phase, phases))
+			return unknown("phase", e.Phase, phases)
 		}
 		for _, step := range e.Steps {
 			if _, known := actuator.Actions.Info(step); !known {
-				return errors.New(config.Unknown("step", step, actuator.Actions.Names()))
+				return unknown("step", step, actuator.Actions.Names())
 			}
 		}
 	case len(words) == 3 && strings.Contains(" = != < <= > >= ", " "+words[1]+" "):
@@ -265,10 +264,14 @@ func (p *scenarioParser) expect(words []string) error {
 		for _, c := range remedy.ClassNames() {
 			known = append(known, string(c))
 		}
-		return errors.New(config.Unknown("class", e.Class, known))
+		return unknown("class", e.Class, known)
 	}
 	p.s.Expect = append(p.s.Expect, e)
 	return nil
+}
+
+func unknown(what, got string, known []string) error {
+	return fmt.Errorf("unknown %s %q; known: %s", what, got, strings.Join(known, ", "))
 }
 
 // phases are what an incident may be expected to be in.
