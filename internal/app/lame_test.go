@@ -68,7 +68,8 @@ func TestTheSimulatorSaysThatStokerIsWrong(t *testing.T) {
 		"a program's crash that it takes for a lost GPU": {lameness{told: as(func(e *remedy.Evidence) { e.Class = remedy.ClassGPULost })}, []sim.Fault{{At: at, Kind: sim.JobCrash, Job: "t/gang"}}, 0, wrongCordons},
 		"the neighbour of such a program": {
 			lameness{told: as(func(e *remedy.Evidence) { e.Class = remedy.ClassGPULost })},
-			[]sim.Fault{{At: at, Kind: sim.JobCrash, Job: "t/gang"}}, 0, func(r sim.Report) int { return r.WrongStops },
+			[]sim.Fault{{At: at, Kind: sim.JobCrash, Job: "t/gang"}},
+			0, func(r sim.Report) int { return r.WrongStops },
 		},
 		"a node that it gives back unseen":    {lameness{noVerification: true}, []sim.Fault{incurable}, 0, func(r sim.Report) int { return r.WrongReleases }},
 		"a gang that it starts beside itself": {lameness{sees: func(h hands) hands { return blind{h} }}, []sim.Fault{lost}, 4 * time.Minute, func(r sim.Report) int { return r.RanTwice }},
