@@ -34,7 +34,7 @@ var wholeDemo = sync.OnceValues(func() (ran, error) {
 	if err != nil {
 		return ran{}, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	return runDemo(context.Background(), dir, whole)
 })
 
