@@ -64,7 +64,7 @@ type about struct {
 }
 
 func newAbout(log *slog.Logger, o About, c *cluster) *about {
-	return &about{log: log, o: o, cluster: c, pods: map[pod]known{}}
+	return &about{log: log.With("asked_for", "uids and labels of pods"), o: o, cluster: c, pods: map[pod]known{}}
 }
 
 // of returns what is known of pods. What nobody has confirmed for an hour is not.
@@ -90,20 +90,9 @@ func (a *about) refresh(ctx context.Context, pods []pod, now time.Time) {
 		return
 	}
 	got, err := a.list(ctx, wanted)
-	if err != nil {
-		reason := whyNot(err)
-		if a.last.failure == nil || a.last.reason != reason {
-			a.log.Warn("uids and labels of pods are not known", "reason", reason, "err", err)
-		}
-		a.last.tried, a.last.failure, a.last.reason = true, err, reason
-		a.next = now.Add(waitAfter)
+	if a.next = a.last.end(a.log, err, now); err != nil {
 		return
 	}
-	if a.last.failure != nil {
-		a.log.Info("uids and labels of pods are known again")
-	}
-	a.last = outcome{tried: true, success: now}
-	a.next = now.Add(every)
 	for p := range wanted {
 		k, ok := got[p]
 		k.absent, k.at = !ok, now

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/url"
@@ -97,4 +98,22 @@ func whyNot(err error) string {
 		return noCluster
 	}
 	return clusterSilent
+}
+
+// end notes how a question to the cluster has ended, logs when that is news, and returns
+// when it may be asked again.
+func (o *outcome) end(log *slog.Logger, err error, now time.Time) (next time.Time) {
+	if err != nil {
+		reason := whyNot(err)
+		if o.failure == nil || o.reason != reason {
+			log.Warn("the cluster does not tell", "reason", reason, "err", err)
+		}
+		o.tried, o.failure, o.reason = true, err, reason
+		return now.Add(waitAfter)
+	}
+	if o.failure != nil {
+		log.Info("the cluster tells again")
+	}
+	*o = outcome{tried: true, success: now}
+	return now.Add(every)
 }

@@ -52,7 +52,7 @@ type published struct {
 }
 
 func newPublished(log *slog.Logger, c *cluster) *published {
-	return &published{log: log, cluster: c, devices: map[place]publication{}, asked: map[place]time.Time{}}
+	return &published{log: log.With("asked_for", "what DRA has published"), cluster: c, devices: map[place]publication{}, asked: map[place]time.Time{}}
 }
 
 // of returns what is known. What nobody has confirmed for an hour is not.
@@ -70,20 +70,9 @@ func (p *published) refresh(ctx context.Context, wanted []place, now time.Time) 
 		return
 	}
 	devices, err := p.list(ctx)
-	if err != nil {
-		reason := whyNot(err)
-		if p.last.failure == nil || p.last.reason != reason {
-			p.log.Warn("what DRA has published is not known", "reason", reason, "err", err)
-		}
-		p.last.tried, p.last.failure, p.last.reason = true, err, reason
-		p.next = now.Add(waitAfter)
+	if p.next = p.last.end(p.log, err, now); err != nil {
 		return
 	}
-	if p.last.failure != nil {
-		p.log.Info("what DRA has published is known again")
-	}
-	p.last = outcome{tried: true, success: now}
-	p.next = now.Add(every)
 	p.devices = devices
 	clear(p.asked)
 	for _, w := range wanted {

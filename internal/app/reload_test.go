@@ -10,14 +10,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-
-	"stoker.dev/stoker/actuator"
-	"stoker.dev/stoker/internal/kube"
-	"stoker.dev/stoker/internal/loop"
-	"stoker.dev/stoker/internal/observe"
-	"stoker.dev/stoker/internal/store"
 )
 
 // TestAChangedConfigurationIsTakenWhole: what a section says is in force in each part that
@@ -34,21 +26,8 @@ func TestAChangedConfigurationIsTakenWhole(t *testing.T) {
 	const repairs = "repairs: {reboot: {template: "
 	write(template, job)
 	write(file, "mode: auto\n"+repairs+template+"}}\n")
-	cfg, lcfg, err := ReadConfig(file)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var said strings.Builder
-	log, reg := slog.New(slog.NewTextHandler(io.MultiWriter(t.Output(), &said), nil)), prometheus.NewRegistry()
-	act, err := actuator.New(log, nil, actuator.Actions, actuator.Gates(cfg.Mode, cfg.Gates), reg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &service{
-		log: log, opts: ControllerOptions{ConfigFile: file, Identity: "one"}, cfg: cfg, loopConfig: lcfg, door: newDoor(act, nil),
-		cluster: kube.NewCluster(log, nil, kube.ClusterOptions{}), failures: newFailures(nil, lcfg.Playbooks.MaxAge, logsNone, nil),
-	}
-	s.loop = loop.New(log, reg, &store.Memory{}, observe.NewWorld(log), nil, s.door, lcfg, loop.Options{})
+	s := serviceOf(t, slog.New(slog.NewTextHandler(io.MultiWriter(t.Output(), &said), nil)), file)
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)

@@ -28,20 +28,7 @@ func TestPagesShowTheModeInForce(t *testing.T) {
 		}
 	}
 	write("mode: approve\n")
-	cfg, lcfg, err := ReadConfig(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	log, reg := slog.New(slog.NewTextHandler(t.Output(), nil)), prometheus.NewRegistry()
-	act, err := actuator.New(log, nil, actuator.Actions, actuator.Gates(cfg.Mode, cfg.Gates), reg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &service{
-		log: log, opts: ControllerOptions{ConfigFile: file, Identity: "one"}, cfg: cfg, loopConfig: lcfg, door: newDoor(act, nil),
-		cluster: kube.NewCluster(log, nil, kube.ClusterOptions{}), failures: newFailures(nil, lcfg.Playbooks.MaxAge, logsNone, nil),
-	}
-	s.loop = loop.New(log, reg, &store.Memory{}, observe.NewWorld(log), nil, s.door, lcfg, loop.Options{})
+	s := serviceOf(t, slog.New(slog.NewTextHandler(t.Output(), nil)), file)
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -66,4 +53,24 @@ func TestPagesShowTheModeInForce(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// serviceOf is a service as the configuration in the file makes it, without a cluster.
+func serviceOf(t *testing.T, log *slog.Logger, file string) *service {
+	t.Helper()
+	cfg, lcfg, err := ReadConfig(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reg := prometheus.NewRegistry()
+	act, err := actuator.New(log, nil, actuator.Actions, actuator.Gates(cfg.Mode, cfg.Gates), reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &service{
+		log: log, opts: ControllerOptions{ConfigFile: file, Identity: "one"}, cfg: cfg, loopConfig: lcfg, door: newDoor(act, nil),
+		cluster: kube.NewCluster(log, nil, kube.ClusterOptions{}), failures: newFailures(nil, lcfg.Playbooks.MaxAge, logsNone, nil),
+	}
+	s.loop = loop.New(log, reg, &store.Memory{}, observe.NewWorld(log), nil, s.door, lcfg, loop.Options{})
+	return s
 }
